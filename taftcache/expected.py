@@ -80,12 +80,12 @@ def choices(hint: Any) -> list[Any]:
     return [value for member in bare if get_origin(member) is Literal for value in get_args(member)]
 
 
-def described(hint: Any) -> str:
-    """``a number above 0 or "auto"``."""
+def described(hint: Any, value: object = None) -> str:
+    """``a number above 0 or "auto"``; with a vast bound if ``value`` is beyond it."""
     parts = [f'"{value}"' if isinstance(value, str) else str(value) for value in choices(hint)]
     for member in _members(hint):
         if get_origin(_bare(member)) is not Literal and _bare(member) is not type(None):
-            parts.insert(0, _kind(member))
+            parts.insert(0, _kind(member, value))
     return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
@@ -114,8 +114,8 @@ def _is_section(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
 
 
-def _kind(member: Any) -> str:
-    bare, bounds = _bare(member), _bounds(member)
+def _kind(member: Any, value: object) -> str:
+    bare, bounds = _bare(member), _bounds(member, value)
     if said := [meta.description for meta in _metas(member) if meta.description]:
         return said[0]
     if get_origin(bare) in (list, tuple):
@@ -133,9 +133,10 @@ def _kind(member: Any) -> str:
     return f"{_NAMES.get(bare, 'a value')} {' and '.join(bounds)}".rstrip()
 
 
-def _bounds(member: Any) -> list[str]:
+def _bounds(member: Any, value: object) -> list[str]:
+    vast = isinstance(value, int | float) and value > _VAST
     limits = [(word, getattr(meta, name)) for meta in _metas(member) for name, word in _BOUNDS.items()]
-    return [f"{word} {limit}" for word, limit in limits if limit is not None and limit < _VAST]
+    return [f"{word} {limit}" for word, limit in limits if limit is not None and (vast or limit < _VAST)]
 
 
 def _metas(member: Any) -> list[msgspec.Meta]:

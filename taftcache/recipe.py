@@ -301,11 +301,11 @@ def _wrong_value(values: Mapping[str, Any], struct: type[msgspec.Struct], said: 
     return RecipeError(
         f"{name} is {_short(value)}; did you mean {near[0]!r}?"
         if near
-        else f"{name} is {_short(value)}, but must be {described(hint)}",
+        else f"{name} is {_short(value)}, but must be {described(hint, value)}",
         got=f"{name} = {_short(value)} in {where}",
         do="correct it there, or leave it out"
         if where == OVERRIDES
-        else f"{described(hint)}: in the recipe, or with --set {name}=…"
+        else f"{described(hint)}: in the recipe, or with --set {name.partition('[')[0]}=…"
         if near
         else correction(struct, path, name),
     )

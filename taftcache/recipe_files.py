@@ -22,6 +22,7 @@ _LARGEST = 1 << 20  # bytes of a recipe
 _ENDLESS = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){100}""")  # a key of a hundred parts
 _FORM = 'correct it there: a line is [section], or key = value, with texts in "quotes"'
 _PATH = "correct the path, or let the file be read"
+_LINK = "correct the link, or name another file"
 _NEEDED = {
     "data": 'add [data] with source = "folder" and train = "FOLDER", or source = "digits" to try things out',
     "backbone": 'add [backbone] with weights = "pretrained" and model = "deit_tiny_patch16_224.fb_in1k", say, '
@@ -64,6 +65,10 @@ def recipe_file(name: str | os.PathLike[str]) -> Path:
             f"{path} is a folder, not a recipe",
             got=str(name),
             do=f"name a .toml file; taftcache init {shlex.quote(str(path))} makes one of a folder of images",
+        )
+    if path.is_symlink():
+        raise RecipeError(
+            f"no recipe at {path}: it is a link that leads nowhere", got=f"a link to {path.readlink()}", do=_LINK
         )
     near = did_you_mean(path)
     raise RecipeError(
@@ -108,7 +113,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
             raw = file.read(_LARGEST + 1)
         if len(raw) > _LARGEST:
             raise RecipeError(f"the recipe {path} has more than {_LARGEST} bytes", do="name a file of settings alone")
-        return parse_toml(raw.decode())
+        return parse_toml(raw.decode("utf-8-sig"))
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {path}: {_reason(error)}", got=str(path), do=_PATH) from error
     except UnicodeDecodeError as error:

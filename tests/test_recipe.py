@@ -91,6 +91,7 @@ def test_key_like_no_other():
         ("solver.tolerance=true", f"solver.tolerance is True, but must be {TOLERANCE}"),
         ("solver.tolerance=1", f"solver.tolerance is 1, but must be {TOLERANCE}"),
         ('compare.reports=["table1", "tabel2"]', "compare.reports[1] is 'tabel2'; did you mean 'table2'?"),
+        ("compare.ridges=[1e308]", "compare.ridges[0] is 1e+308, but must be a number above 0 and of at most 1e+100"),
         ("compare.forgotten=[2]", "compare.forgotten[0] is 2, but must be a number above 0 and below 1"),
         ("preprocess.mean=[1, 2]", "preprocess.mean is [1, 2], but must be a list of 3, each a number"),
         ("forget.samples=5", "forget.samples is 5, but must be a list, each text"),
@@ -125,6 +126,7 @@ def test_the_first_line_says_what_is_wrong(override, fault):
         ("data.limit=many", "data.limit is 'many', but", "--set data.limit=…, or leave it out"),
         ("tangent.reset_block=1", "tangent.reset_block is 1, but", "it is false"),
         ('compare.reports=["x"]', "compare.reports[0] is 'x', but", "--set compare.reports=…"),
+        ('compare.presets=["Exact"]', "compare.presets[0] is 'Exact'; did", "or with --set compare.presets=…"),
         ("compose.weights={a='x'}", "compose.weights is {'a': 'x'}, but", 'it is "rows"'),
         ("data.source=5", "data.source is 5, but", "--set data.source=…"),
         ("store=5", "store is 5, but", "write [store] and its keys below it, or --set store.KEY=…"),
@@ -268,7 +270,7 @@ def test_a_files_name_is_the_recipes(tmp_path):
     path.write_text('[data]\nsource = "digits"\n[backbone]\nweights = "bundled"\n')
     recipe = load_recipe(path, ["store.shards=9"])
     assert (recipe.name, recipe.store.shards, recipe.store_path) == ("mine", 9, Path("stores/mine"))
-    path.write_text('name = "own"\n')
+    path.write_text('name = "own"\n', encoding="utf-8-sig")  # as editors of Windows begin a file
     assert load_recipe(path, needs=()).name == "own"
 
 
@@ -305,11 +307,13 @@ def test_a_recipe_that_comes_along_is_found_by_name(tmp_path, monkeypatch):
         ("zzzzzz", "no recipe at zzzzzz", "table1"),
         ("pictues.toml", "no recipe at pictues.toml", "did you mean pictures.toml?"),
         (".", "is a folder", "taftcache init ."),
+        ("dangling.toml", "no recipe at dangling.toml: it is a link that leads nowhere", "correct the link"),
     ],
 )
 def test_a_name_that_nothing_has(tmp_path, monkeypatch, name, fault, near):
     monkeypatch.chdir(tmp_path)
     Path("pictures.toml").touch()
+    Path("dangling.toml").symlink_to("nowhere")
     with pytest.raises(RecipeError, match=fault) as caught:
         load_recipe(name)
     assert near in caught.value.do

@@ -86,7 +86,9 @@ class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             )
         if not self.weights:
             raise RecipeError(
-                "backbone.weights must not be empty", got="weights = ''", do="write 'bundled', 'pretrained' or a path"
+                "the model's weights must not be empty",
+                got="weights = ''",
+                do="write 'bundled', 'pretrained' or a path",
             )
 
 

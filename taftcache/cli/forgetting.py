@@ -9,8 +9,8 @@ import typer
 
 import taftcache
 from taftcache.cli.options import Grouped, Json, StorePath, print_report
-from taftcache.errors import FOUND_CODE, RecipeError
-from taftcache.terminal.console import bars
+from taftcache.errors import FOUND_CODE, RecipeError, StoreWriteError
+from taftcache.terminal.console import bars, complain
 
 commands = typer.Typer()
 MANY, RENEWED, PROOF = "Many at once", "How models are renewed", "What proves it"
@@ -139,7 +139,7 @@ def audit(
             "--ledger-head",
             metavar="FILE",
             help="check that the ledger still contains the entry saved in FILE; if the audit passes, FILE is brought up"
-            " to date, or created",
+            " to date, or created (exit code 5 if it cannot be)",
         ),
     ] = None,
     also: Annotated[
@@ -182,6 +182,10 @@ def audit(
     print_report(report, as_json)
     if not report.passed:
         raise typer.Exit(FOUND_CODE)
+    if report.unsaved:
+        fault, *more = report.unsaved
+        complain(f"taftcache: {fault}", *more)
+        raise typer.Exit(StoreWriteError.exit_code)
 
 
 @commands.command()

@@ -315,7 +315,7 @@ def test_a_recipe_that_names_too_much_or_too_little():
         BackboneSpec(model="deit_tiny_patch16_224")
     with pytest.raises(RecipeError, match="need the name of a model"):
         BackboneSpec(weights="pretrained")
-    with pytest.raises(RecipeError, match="must not be empty"):
+    with pytest.raises(RecipeError, match="model's weights must not be empty"):
         BackboneSpec(weights="")
 
 

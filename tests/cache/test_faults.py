@@ -96,6 +96,8 @@ def test_every_call_may_fail(path, work, code, forever, step) -> None:
                 break
             assert store.verify() == []
             assert holds(store, OLD)
+            if work is write_shard and not (path / "staging/shard-001/journal").exists():
+                assert store.strays() == [], f"an audit would fail after call {at}: {seen[at - 1]}"
             if work is change_much and not forever and seen[at - 1] not in ("unlink", "rmdir"):
                 assert tree(path) == before, f"space given back at once, call {at}: {seen[at - 1]}"
         if work is change_much:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import taftcache
 from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
-from taftcache.cli import app
+from taftcache.cli import app, main
 from taftcache.errors import FormatError, RecipeError, StoreWriteError
 from taftcache.model.component import read_component
 from taftcache.names import PRIVATE
@@ -211,8 +211,10 @@ def test_a_pinned_head_of_another_form_is_refused(copy, tmp_path, changed):
     assert json.loads(file.read_text(encoding="utf-8")) == changed
 
 
-def test_a_pinned_head_that_cannot_be_moved_is_found_and_costs_no_report(copy, tmp_path, monkeypatch):
-    """The whole audit was lost for it, where nothing had changed, too."""
+def test_a_pinned_head_that_cannot_be_moved_costs_no_report_and_is_no_fault_of_the_store(
+    copy, tmp_path, monkeypatch, capsys
+):
+    """The whole audit was lost for it, where nothing had changed, too; later the verdict was that it failed."""
     file = tmp_path / "head.json"
     assert kinds(copy, head=file) == []
 
@@ -221,9 +223,16 @@ def test_a_pinned_head_that_cannot_be_moved_is_found_and_costs_no_report(copy, t
 
     monkeypatch.setattr("taftcache.stages.forget.pin.write_json", refuse)
     assert kinds(copy, head=file) == []
-    (found,) = taftcache.audit(copy, head=tmp_path / "new.json").findings
-    assert (found.kind, found.do) == ("head", "name another file")
-    assert found.problem.endswith(f"cannot write {tmp_path / 'new.json'}: Read-only file system")
+    report = taftcache.audit(copy, head=tmp_path / "new.json")
+    fault = f"the newest entry is not saved: cannot write {tmp_path / 'new.json'}"
+    assert report.passed
+    assert report.unsaved == [fault, "  got: Read-only file system", "  try: name another file"]
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", str(copy), "--ledger-head", str(tmp_path / "new.json"), "--json"])
+    assert ended.value.code == 5
+    out, err = capsys.readouterr()
+    assert json.loads(out)["passed"]
+    assert err.splitlines() == [f"taftcache: {fault}", *report.unsaved[1:]]
 
 
 def test_a_folder_in_the_place_of_a_pinned_head(copy, tmp_path):

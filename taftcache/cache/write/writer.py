@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -66,7 +66,7 @@ class ShardWriter:
         ):
             staging.remove(self._at)
             lines = []
-            self._journal.start(header)
+            self._start_anew()
         elif seal is not None:
             self._journal.start(header, lines)
         else:
@@ -286,6 +286,15 @@ class ShardWriter:
     def _usable(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    def _start_anew(self) -> None:
+        """Begin the journal; what a full disk kept from beginning leaves nothing, for an audit would report it."""
+        try:
+            self._journal.start(self._header)
+        except BaseException:
+            with suppress(StoreError):
+                self._committer.staging.remove(self._at)
+            raise
 
     def _resume(self, lines: list[Line]) -> None:
         """Take up the durable rows, which are whole chunks."""

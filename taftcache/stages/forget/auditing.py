@@ -35,8 +35,9 @@ class AuditReport:
     passed: whether nothing was found. findings: the promises that do not hold. receipts: requests in the ledger.
     signed: entries of the ledger with a valid signature. tombstones: one for each sample, class and shard that was
     forgotten. also: further folders that were searched. certificates: by component, as recorded and as proven here.
-    newest: the ledger's last entry. replayed: rows that an old copy of the store had brought back, forgotten again.
-    notes: what is not a failure.
+    newest: the ledger's last entry. unsaved: why ``head`` could not be brought up to date and what to try, a line each;
+    otherwise empty. replayed: rows that an old copy of the store had brought back, forgotten again. notes: what is no
+    failure.
     """
 
     store: Path
@@ -49,6 +50,7 @@ class AuditReport:
     also: list[Path]
     certificates: dict[str, CheckedCertificate]
     newest: Pin
+    unsaved: list[str] = field(default_factory=list)
     replayed: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -83,8 +85,8 @@ def audit(
     Args:
         public_key: hex; the ledger must not be empty, and every entry must be signed with this key.
         head: a file outside the store that pins the ledger's newest entry. The ledger must continue from the entry it
-            names; after an audit without findings the file is created or brought up to date, and a failure to do so is
-            a finding.
+            names; after an audit without findings the file is created or brought up to date. If it cannot be written,
+            the report's ``unsaved`` says why, for the next audit will not know of any later entry.
         also: folders to search for what was made from forgotten rows, and for false promises of privacy.
         strict: what cannot be searched or judged in ``also`` is a finding instead of a note.
         replay: first forget again what an old copy of the store brought back, and take over the tombstones beside it.
@@ -124,10 +126,11 @@ def audit(
         certificates = check_models(store, progress, to)
         for folder in folders:
             check_folder(store, folder, to, strict)
+        unsaved: list[str] = []
         if to.findings:
             store.check_current()  # raises if another commit came between: findings of a mixed state mean nothing
         elif head is not None:
-            move_pin(store, Path(head), to)
+            unsaved = move_pin(store, Path(head))
         return AuditReport(
             store=store.path,
             root_digest=store.root_digest,
@@ -139,6 +142,7 @@ def audit(
             also=folders,
             certificates=certificates,
             newest=Pin.of(store),
+            unsaved=unsaved,
             replayed=replayed,
             notes=[*still_missing(store), *subtracted_notes(store), *untrained_notes(store), *to.notes],
         )

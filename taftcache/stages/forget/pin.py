@@ -84,16 +84,16 @@ def check_pin(store: FeatureStore, file: Path, to: Findings) -> None:
         to.found("head", str(file), f"entry {pin.entries} of the ledger is another than it was")
 
 
-def move_pin(store: FeatureStore, file: Path, to: Findings) -> None:
-    """Write the newest entry to ``file``, atomically, unless it is there already. A failure is a finding, because the
-    next audit would not know of any later entry."""
-    if read_pin(file) == (now := Pin.of(store)):
-        return
+def move_pin(store: FeatureStore, file: Path) -> list[str]:
+    """Write the newest entry to ``file``, atomically, unless it is there already. Returns the lines of the error if it
+    cannot be written, which must not cost the audit's report; else none."""
     try:
-        write_json(file, now)
+        if read_pin(file) != (now := Pin.of(store)):
+            write_json(file, now)
     except StoreWriteError as error:
-        why = f"{error.fault}: {error.got}" if error.got else error.fault
-        to.found("head", str(file), f"it does not name the newest entry: {why}", do=error.do)
+        error.fault = f"the newest entry is not saved: {error.fault}"
+        return error.lines()
+    return []
 
 
 def _head_after(store: FeatureStore, entries: int) -> str | None:
