@@ -105,3 +105,12 @@ def test_the_server_answers_with_lists(server):
     while (answer := json.loads(ask(server, at(server, "check?name=outliers"))[1]))["state"] != "done":
         assert time.monotonic() < end, answer
     assert answer["found"]["neighbour"] == 10
+
+
+@pytest.mark.slow
+def test_a_list_without_an_entry_is_shown(opened, atlas):
+    """Its arrays are empty."""
+    assert not taftcache.duplicates(atlas.store).pairs
+    opened.go("check")
+    opened.tab.click('button[data-name="duplicates"]')
+    opened.until("document.getElementById('check').textContent.includes('0 leaks and 0 pairs of rows')")

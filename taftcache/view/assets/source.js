@@ -9,7 +9,8 @@ const KINDS = { Float32Array, Int32Array, Uint8Array };
 // An answer, or a part of one, with the arrays in it that came as base64 of their bytes.
 export function unpack(found) {
   if (found === null || typeof found !== "object" || Array.isArray(found)) return found;
-  if (!found.data || !KINDS[found.type])
+  if (typeof found.data !== "string" || !KINDS[found.type])
+    // an empty array has no bytes
     return Object.fromEntries(Object.entries(found).map(([name, part]) => [name, unpack(part)]));
   const text = atob(found.data),
     raw = new Uint8Array(text.length);
