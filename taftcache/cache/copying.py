@@ -100,8 +100,10 @@ def copy(
 def _bring_all(
     files: list[_File], bring: Callable[[_File], bool], progress: OnProgress | None, total: int
 ) -> list[_File]:
-    """``bring`` every file, from a few threads; those that were copied. What ``files`` lack of ``total`` bytes counts
-    as done."""
+    """``bring`` every file, from a few threads; returns those that were copied.
+
+    ``total``: bytes of all files of the copy. Progress counts those that are not among ``files`` as done.
+    """
     brought, done = [], total - sum(file.size for file in files)
     for file, copied in _each(files, bring):
         brought += [file] if copied else []

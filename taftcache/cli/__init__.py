@@ -219,7 +219,7 @@ def _check_start(words: Sequence[str]) -> None:
 def _run(words: Sequence[str]) -> None:
     """Run a command; again if another process committed meanwhile: it only reads, for a writer holds the lock."""
     command = _command()
-    if COMPLETES in os.environ:
+    if os.environ.get(COMPLETES):
         command.main(args=list(words), prog_name=NAME)  # answers the shell, and ends the process
 
     def once() -> None:

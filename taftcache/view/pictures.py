@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict
+from contextlib import suppress
+from functools import cached_property
 from threading import BoundedSemaphore, Lock
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.spec import DataSpec
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
-from taftcache.errors import TaftcacheError, UntrustedStore
+from taftcache.errors import StoreError, TaftcacheError, UntrustedStore
 from taftcache.names import counted, scaling_of, typed
 from taftcache.stages.estimators import is_of_estimator
 from taftcache.view.late import importing
@@ -25,7 +27,7 @@ THUMBNAIL, SMALL = 192, 64
 QUALITY = 85
 KEPT_BYTES = 32 << 20  # of pictures that were sent before
 AT_ONCE = 2  # images that are decoded at the same time: a large one takes hundreds of megabytes
-BY_NUMBER = "pictures go by number of row: if rows have moved since the store was made, a picture is another sample's"
+NUMBERED = "pictures go by number of row: if rows have moved since the store was made, a picture is another sample's"
 
 
 class Encoded(NamedTuple):
@@ -48,7 +50,6 @@ class Pictures:
 
     def __init__(self, store: FeatureStore, consent: Consent | None = None) -> None:
         self._spec: DataSpec | None = None
-        self._knows = store.knows
         self.refused = ""
         try:
             self._spec = followed(store, "images", consent).data
@@ -120,21 +121,32 @@ class Pictures:
                     self._why = f"the images cannot be reached: {error}".splitlines()[0]
             return self._places
 
+    @cached_property
+    def _rows(self) -> dict[str, str]:
+        """The class of each row in shards that can be read."""
+        found, classes = dict[str, str](), self._store.classes
+        for ref in self._store.manifest.shards:
+            with suppress(StoreError):
+                shard = self._store.shard(ref.name)
+                found |= {i: classes[k] for i, k in zip(shard.sample_ids, shard.labels, strict=True)}
+        return found
+
+    def _knows(self, sample: str) -> bool:
+        return sample in self._rows or self._store.is_forgotten(sample)
+
     def _doubts(self, numbered: list[Source]) -> tuple[str, str]:
         """Why images with numbers of rows for ids cannot be shown, or what to bear in mind; each "" if there is none.
 
         Only classes are compared: to make rows again, as extraction does, takes the backbone.
         """
         given = {item.id: source.classes[item.label] for source in numbered for item in source.items}
-        known, parts = self._store.classes, self._store.every_shard if given else ()
-        rows = ((i, known[k]) for part in parts for i, k in zip(part.sample_ids, part.labels, strict=True))
-        if others := [i for i, name in rows if given.get(i, name) != name]:
+        if others := [i for i, name in self._rows.items() if given.get(i, name) != name]:
             return (
                 "no pictures: ids are numbers of rows, and the data has another class now for"
                 f" {counted(len(others), 'row')} (first: {min(others)}): rows have moved or labels were corrected;"
                 " taftcache extract says which"
             ), ""
-        return "", BY_NUMBER if numbered else ""
+        return "", NUMBERED if numbered else ""
 
 
 class _Recent:

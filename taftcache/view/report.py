@@ -20,7 +20,7 @@ from taftcache.names import shard_of
 from taftcache.stages.progress import Progress, Silent, or_silent
 from taftcache.stages.writing import whole, writable
 from taftcache.view import payload
-from taftcache.view.asked.composing import rows_right, subtracted
+from taftcache.view.asked.composing import rows_right, taken_out
 from taftcache.view.atlas import NONE, WORK, Atlas
 from taftcache.view.page import beginning, report_page
 from taftcache.view.pictures import Pictures
@@ -162,5 +162,5 @@ def report_data(atlas: Atlas, details: Sequence[str], pictures: Pictures) -> dic
 def subsets(atlas: Atlas) -> dict[str, Any]:
     """The compositions that the page asks for by itself: the last shards subtracted in turn, and each alone."""
     assert atlas.held_out is not None
-    outs = subtracted([shard_of(name) for name in atlas.held_out.components])
+    outs = taken_out([shard_of(name) for name in atlas.held_out.components])
     return {",".join(out): payload.composed(atlas, out)["predictions"] for out in outs}

@@ -11,7 +11,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.view import pictures as module
 from taftcache.view.atlas import Atlas
-from taftcache.view.pictures import BY_NUMBER, Pictures
+from taftcache.view.pictures import NUMBERED, Pictures
 from taftcache.view.server import ViewServer
 from tests.stages.making import recipe, write_images, write_inside
 
@@ -101,7 +101,7 @@ def test_pictures_by_id_stay_and_those_by_number_are_doubted(tmp_path, images):
         path, table = extracted(tmp_path / kind, images, paths=paths)
         before = pictured(path)
         assert len(before[0]) == ROWS
-        assert before[1:] == ("", "" if paths else BY_NUMBER)
+        assert before[1:] == ("", "" if paths else NUMBERED)
         write_inside(table, images, paths=paths, order=range(ROWS - 1, -1, -1))
         after = pictured(path)
         if paths:
@@ -114,11 +114,25 @@ def test_pictures_by_id_stay_and_those_by_number_are_doubted(tmp_path, images):
             assert any(note == after[1] for note in taftcache.write_report(path, tmp_path / "page.html").notes)
 
 
+@pytest.mark.law("One damaged file hides nothing on the page that can be read without it, and is no data")
+@pytest.mark.parametrize("file", ["labels/c.0", "sample_id/c.0"])
+def test_a_damaged_shard_leaves_the_pictures_of_others(tmp_path, images, file):
+    path, _ = extracted(tmp_path, images)
+    with FeatureStore(path) as store:
+        shard, ids = store.shards[0], store.shards[1].sample_ids
+        (broken,) = path.glob(f"shards/{shard.name}-*/{file}")
+    broken.write_bytes(broken.read_bytes()[:-1] + b"?")
+    with FeatureStore(path) as store:
+        pictures = Pictures(store)
+        assert all(map(pictures.encoded, ids))
+        assert (pictures.why_not, pictures.note) == ("", NUMBERED)
+
+
 def test_a_report_says_that_its_pictures_go_by_number(tmp_path, images):
     path, _ = extracted(tmp_path, images)
     report = taftcache.write_report(path, tmp_path / "page.html", neighbours=False)
-    assert BY_NUMBER in report.notes
-    assert f'"picture_note":"{BY_NUMBER}"' in report.file.read_text(encoding="utf-8")
+    assert NUMBERED in report.notes
+    assert f'"picture_note":"{NUMBERED}"' in report.file.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -131,7 +145,7 @@ def test_the_page_says_once_that_pictures_go_by_number(browse, tmp_path, images)
             for view in ("map", "check"):
                 page.go(view)
                 page.until("!document.getElementById('picture-note').hidden")
-                assert page.tab.inner_text("main").count(BY_NUMBER.replace("p", "P", 1) + ".") == 1
+                assert page.tab.inner_text("main").count(NUMBERED.replace("p", "P", 1) + ".") == 1
             page.tab.goto("about:blank")
 
 

@@ -21,14 +21,14 @@ class _Closing(RuntimeError):
     """The atlas is being closed: nobody waits for the answer any more."""
 
 
-class _Told(Silent):
+class _Steps(Silent):
     """A progress that makes an answer of each step: see ``Aside``."""
 
     def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
         self._tell, self._said = tell, BEGUN
 
     @contextmanager
-    def task(self, name: str, total: int | None) -> Iterator[_Told]:
+    def task(self, name: str, total: int | None) -> Iterator[_Steps]:
         """See ``Progress``."""
         self._said = {**self._said, "doing": name, "done": 0, "total": total or 0}
         self.advance(0)
@@ -76,7 +76,7 @@ class Aside:
             self._answers[key] = said
 
         try:
-            answer = {"state": "done", **job(_Told(tell))}
+            answer = {"state": "done", **job(_Steps(tell))}
         except Exception as error:  # a thread's outermost frame: else the page would be busy for good
             answer = {"state": "failed", "error": first_line(error)}
         with self._alone:

@@ -31,7 +31,7 @@ def rows_right(atlas: Atlas, progress: Progress) -> dict[str, list[int]]:
     """
     kept = payload.scored(atlas)
     names, right = [shard_of(name) for name in kept.components], list[int]()
-    outs = subtracted(names)
+    outs = taken_out(names)
     with progress.task("compositions", len(outs)) as task:
         for out in outs:
             right.append(int((kept.predictions(out) == kept.labels).sum()))
@@ -39,6 +39,6 @@ def rows_right(atlas: Atlas, progress: Progress) -> dict[str, list[int]]:
     return {"fewer": right[: len(names)], "without": right[len(names) :]}
 
 
-def subtracted(names: list[str]) -> list[list[str]]:
+def taken_out(names: list[str]) -> list[list[str]]:
     """What the page takes out of the composition of shards by itself: the last k of S, k from 0 to S − 1, and each."""
     return [names[len(names) - k :] for k in range(len(names))] + [[name] for name in names if len(names) > 1]
