@@ -25,7 +25,6 @@ from taftcache.errors import (
     StoreUnreachable,
     StoreWriteError,
 )
-from taftcache.stages.files.trusting import distrust
 from taftcache.stages.writing import writable
 
 from .making import create, fill, holds, names, row, tree
@@ -737,8 +736,3 @@ def test_an_audit_says_that_a_bucket_keeps_old_versions(address, proxy) -> None:
     with FeatureStore(address, mode="a") as store, store.transaction() as change:
         change.erase(IDS[:1])
     assert any("old versions" in note for note in taftcache.audit(address).notes)
-
-
-def test_an_address_is_shown_with_both_slashes(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert str(distrust(Path("s3://bk/mine")).store) == "s3://bk/mine"

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from blake3 import blake3
 
-from taftcache.cache.place.bucket import Bucket, Url, endpoints
+from taftcache.cache.place.bucket import Bucket, endpoints
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
@@ -39,11 +39,6 @@ def spelled(path: str | os.PathLike[str]) -> str:
     if match is None:
         return text if "://" in text else text.replace(":/", "://", 1)
     return f"s3://{match[1]}/{(match[2] or '').strip('/')}".rstrip("/")
-
-
-def as_path(path: str | os.PathLike[str]) -> Path:
-    """An address as a path, whose text is `spelled`."""
-    return Url(spelled(path)) if is_bucket(path) else Path(path)
 
 
 class Homes(NamedTuple):

@@ -11,6 +11,7 @@ import numpy as np
 
 from taftcache.cache.collect import clearing
 from taftcache.cache.format.manifest import FILE
+from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.bucket import Bucket
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
@@ -57,13 +58,13 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
             to.notes.append(
                 f"{where}: {counted(len(ids), 'sample')} of an extraction that was stopped; audited once it is done"
             )
-    if isinstance(store.root, Bucket):
+    if is_bucket(store.path):
         to.notes.append(
             "if a write was stopped on another machine, its rows lie there, in TAFTCACHE_STAGING: audited and removed "
             f"there alone, by taftcache audit and taftcache gc {typed(store.path)}"
         )
-        if store.root.is_versioned(FILE):
-            to.notes.append("the bucket keeps old versions of objects, and forgotten rows in them: delete these there")
+    if isinstance(store.root, Bucket) and store.root.is_versioned(FILE):
+        to.notes.append("the bucket keeps old versions of objects, and forgotten rows in them: delete these there")
 
 
 def check_names(store: FeatureStore, to: Findings) -> None:
