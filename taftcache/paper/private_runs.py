@@ -81,7 +81,9 @@ def check_promises(recipe: Recipe) -> None:
                 plan(_promise(recipe, mechanism, epsilon))
             except SolveError as error:
                 raise RecipeError(
-                    f"compare.epsilons has {epsilon:g}: {error.fault}", got=error.got, do=error.do
+                    f"the private table cannot keep compare.epsilons = {epsilon:g}: {error.fault}",
+                    got=error.got,
+                    do=error.do,
                 ) from error
 
 

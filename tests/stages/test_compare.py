@@ -492,7 +492,7 @@ def test_what_cannot_be_compared_is_refused(place, tmp_path):
     [
         *((["table1", name], {"shards": [2, 40]}, "lower compare.shards") for name in sorted(SPLIT)),
         (["table1", "figure1c"], {"forgotten": [0.5, 0.999]}, "compare.forgotten = 0.999 leaves none of"),
-        (["table1", "table3"], {"epsilons": [3.0, 1e-308]}, "compare.epsilons has 1e-308: no amount of noise"),
+        (["table1", "table3"], {"epsilons": [3.0, 1e-308]}, "compare.epsilons = 1e-308: no amount of noise"),
     ],
 )
 def test_what_a_later_report_cannot_be_made_of_is_refused_first(place, monkeypatch, reports, keys, words):

@@ -66,7 +66,7 @@ def check_linear(name: str, model: nn.Module, classifier: str, image_shape: tupl
     if isinstance(logits, Tensor) and logits.ndim > 2:
         raise BackboneError(
             f"{name} does not pool: it gives one image several rows of logits",
-            got=f"logits {list(logits.shape)} for {len(images)} images",
+            got=f"logits {list(logits.shape)} for two images",
             do="leave global_pool out of model_args",
         )
     if found is None or not isinstance(logits, Tensor) or found.shape != logits.shape:
