@@ -200,16 +200,18 @@ def open_images(
 
 @contextmanager
 def _knowing(store: Path | None, forgotten_of: Place | None) -> Iterator[Knows]:
-    """Whether an id is one of the stores at these places, or was forgotten there; they are opened once it is asked."""
+    """Whether an id is one of the stores at these places, or was forgotten there; the stores are opened once it is
+    asked. None if there is no store, and the place of ``store`` remembers nothing: millions of ids would be asked."""
+    there = [place for place in (store, forgotten_of) if place is not None and FeatureStore.exists(place)]
+    beside = None if store is None else TombstoneFile(store)
     with ExitStack() as stack:
 
         @cache
         def opened() -> list[Callable[[str], bool]]:
-            there = [place for place in (store, forgotten_of) if place is not None and FeatureStore.exists(place)]
-            beside = [] if store is None else [TombstoneFile(store).holds]
-            return [*beside, *(stack.enter_context(FeatureStore(place)).knows for place in there)]
+            stores = [stack.enter_context(FeatureStore(place)).knows for place in there]
+            return [beside.holds, *stores] if beside is not None and beside.key else stores
 
-        yield None if store is None else lambda sample: any(knows(sample) for knows in opened())
+        yield (lambda sample: any(knows(sample) for knows in opened())) if there or (beside and beside.key) else None
 
 
 def _check_learnable(source: Source, test: Source, store: Path | None, *, append: bool) -> None:
