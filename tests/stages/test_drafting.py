@@ -9,6 +9,7 @@ import sys
 import tomllib
 from types import SimpleNamespace as Namespace
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -423,6 +424,23 @@ def test_splits_in_a_file_of_arrays_are_found(place, names, found, note):
     splits |= {"train_split": "train"} if "X_test" in names else {}
     assert section == {"source": "npz", "train": file} | splits | found
     assert (len(train), len(test), notes) == (20, 20 if "test_split" in found else 0, [note] if note else [])
+
+
+def test_the_default_names_of_arrays_come_before_other_usual_ones(place):
+    pixels, labels = digits()
+    np.savez(place / "set.npz", images=pixels[:20], labels=labels[:20] % 3, label=np.full(20, "same"))
+    assert opened(place / "set.npz")[0] == {"source": "npz", "train": str(place / "set.npz")}
+
+
+def test_splits_are_found_by_the_names_that_are_given(place):
+    pixels, labels = digits()
+    np.savez(place / "set.npz", x_train=pixels[:20], y_train=labels[:20], x_test=pixels[20:30], y_test=labels[20:30])
+    _, train, test, notes = opened(place / "set.npz", image_key="x", label_key="y")
+    assert (len(train), len(test), notes) == (20, 10, [])
+    with h5py.File(place / "set.h5", "w") as file:
+        file["a/b/x"], file["y"] = pixels[:20], labels[:20]
+    section, train, _, _ = opened(place / "set.h5", image_key="a/b/x")
+    assert (section["label_key"], len(train)) == ("y", 20)
 
 
 @pytest.mark.parametrize(("asked", "written"), [("stores/mine", "{}/stores/mine"), ("${STORES}/x", "${{STORES}}/x")])
