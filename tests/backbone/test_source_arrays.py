@@ -156,7 +156,7 @@ def test_arrays_of_no_split_are_those_of_the_file(opened, kind, tmp_path):
     plain = {"images": PIXELS, "labels": LABELS, "classes": np.array(["x", "y", "z"])}
     arrays = in_splits("{split}_{key}") | plain
     whole = opened(arrays)
-    assert (len(whole.items), whole.items[0].id, whole.splits) == (6, "set/0000", ())
+    assert (len(whole.items), whole.items[0].id, whole.splits) == (6, "set/0000", ["", "test", "train"])
     file = str(tmp_path / f"set.{kind}")
     train, test = open_source(DataSpec(source=kind, train=file, test=file, test_split="test"))
     assert (len(train.items), train.classes, test.classes) == (4, ["x", "y", "z"], ["x", "y", "z"])

@@ -410,7 +410,16 @@ def test_a_further_split_is_named_and_left_out(place):
             "split: 'train' for training, 'test' for testing; used for neither: val",
         ),
         (("X_train", "y_train", "X_test"), {"image_key": "X", "label_key": "y"}, None),
-        (("images", "labels", "train_images", "train_labels"), {}, None),
+        (
+            ("images", "labels", "train_images", "train_labels", "test_images", "test_labels"),
+            {},
+            "split: the arrays of none for training; used for neither: test, train",
+        ),
+        (
+            ("images", "labels", "test_images", "test_labels"),
+            {},
+            "split: the arrays of none for training; used for neither: test",
+        ),
         (("x", "y"), {"image_key": "x", "label_key": "y"}, None),
     ],
 )
@@ -424,6 +433,18 @@ def test_splits_in_a_file_of_arrays_are_found(place, names, found, note):
     splits |= {"train_split": "train"} if "X_test" in names else {}
     assert section == {"source": "npz", "train": file} | splits | found
     assert (len(train), len(test), notes) == (20, 20 if "test_split" in found else 0, [note] if note else [])
+
+
+def test_splits_of_image_files_that_are_not_used_are_named(place):
+    file = next(place.rglob("*.png")).read_bytes()
+    rows = {"blob": np.frombuffer(file * 4, np.uint8), "offset": np.arange(5) * len(file), "label": np.arange(4) % 2}
+    np.savez(place / "set.npz", **{f"{split}_{key}": rows[key] for split in ("train", "test") for key in rows})
+    with h5py.File(place / "set.h5", "w") as arrays:
+        for split in ("train", "test"):
+            arrays.update({f"{split}/{key}": rows[key] for key in rows})
+    for name in ("set.npz", "set.h5"):
+        _, train, _, notes = opened(place / name)
+        assert (len(train), notes) == (4, ["split: 'train' for training; used for neither: test"])
 
 
 def test_the_default_names_of_arrays_come_before_other_usual_ones(place):
