@@ -300,10 +300,16 @@ def test_numbered_parts_in_a_folder_for_each_split_are_tables(place):
         open_source(DataSpec(source="table", train=str(hub), image_key="image", label_key="label"))
     assert caught.value.do == f"name one of them: {hub}/default"
     (hub / "other" / "train" / "0000.parquet").unlink()
-    with pytest.raises(DataError, match=r"does not have the parts of the split 'train'(.|\n)*got: 1 file, parts of 2"):
+    with pytest.raises(DataError, match=r"they count from 0000, and 0000 is missing(.|\n)*got: 0001"):
         opened(hub / "other")
     (hub / "other" / "validation" / "more.parquet").touch()
     assert set(looking.splits_in(hub / "other")) == {"test", "train"}
+    one = (hub / "other" / "test" / "0000.parquet").rename(hub / "other" / "test" / "9.parquet")
+    (hub / "other" / "train" / "0001.parquet").unlink()
+    shutil.copy(one, hub / "other" / "train")
+    section, train, test, _ = opened(hub / "other")  # no number of the Hub's: a name
+    assert section["train"] == str(hub / "other" / "train" / "9.parquet")
+    assert (len(train), len(test)) == (14, 14)
 
 
 @pytest.mark.parametrize(
