@@ -47,8 +47,10 @@ def open_hdf5(
         splits = splits_with(names, image_key, label_key) or splits_with(names, "blob", "offset")
         inner = {plain: _dataset(handle, file, name) for plain, name in own.items()}
         arrays |= {plain: dataset for plain, dataset in inner.items() if dataset is not None}
-        one_by_one = {image_key, "blob"}
-        needed = sum(int(array.size) * array.dtype.itemsize for key, array in arrays.items() if key not in one_by_one)
+        whole = {label_key, id_key, "offset", "label", "classes", "id", "ids"} - {
+            image_key
+        }  # images are read one by one
+        needed = sum(int(array.size) * array.dtype.itemsize for key, array in arrays.items() if key in whole)
         check_expansion(file, needed, file.stat().st_size)
         name = f"{prefix}{file.stem}/{split}" if own else prefix + file.stem
         return ArraySource(file, arrays, image_key, label_key, name, id_key, knows, splits if own else ["", *splits])
