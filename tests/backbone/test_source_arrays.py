@@ -425,7 +425,7 @@ def test_hdf5_images_of_other_splits_do_not_count_as_expansion(tmp_path):
     with h5py.File(file, "w") as arrays:
         for split in ("train", "test"):
             arrays.create_dataset(
-                f"{split}_images", (5_000, 128, 128), "u1", chunks=(500, 128, 128), compression="gzip"
+                f"{split}_images", (2_200, 128, 128), "u1", chunks=(100, 128, 128), compression="gzip"
             )
             arrays[f"{split}_images"][:] = 0
             arrays[f"{split}_labels"] = np.arange(2_200) % 2
