@@ -156,7 +156,7 @@ def test_arrays_of_no_split_are_those_of_the_file(opened, kind, tmp_path):
     plain = {"images": PIXELS, "labels": LABELS, "classes": np.array(["x", "y", "z"])}
     arrays = in_splits("{split}_{key}") | plain
     whole = opened(arrays)
-    assert (len(whole.items), whole.items[0].id, whole.splits) == (6, "set/0000", ())
+    assert (len(whole.items), whole.items[0].id, whole.splits) == (6, "set/0000", ["", "test", "train"])
     file = str(tmp_path / f"set.{kind}")
     train, test = open_source(DataSpec(source=kind, train=file, test=file, test_split="test"))
     assert (len(train.items), train.classes, test.classes) == (4, ["x", "y", "z"], ["x", "y", "z"])
@@ -417,6 +417,20 @@ def test_hdf5_labels_that_unpack_without_end(tmp_path):
         file.create_dataset("classes", (65 << 17,), "S8", chunks=(1 << 17,), compression="gzip")[:] = b""
     with pytest.raises(DataError, match="exhaust memory"):
         only(source="hdf5", train=str(tmp_path / "a.hdf5"))
+
+
+def test_hdf5_images_of_other_splits_do_not_count_as_expansion(tmp_path):
+    """They are not read. Blank ones take little of the file."""
+    file = str(tmp_path / "a.hdf5")
+    with h5py.File(file, "w") as arrays:
+        for split in ("train", "test"):
+            arrays.create_dataset(
+                f"{split}_images", (2_200, 128, 128), "u1", chunks=(100, 128, 128), compression="gzip"
+            )
+            arrays[f"{split}_images"][:] = 0
+            arrays[f"{split}_labels"] = np.arange(2_200) % 2
+    train, test = open_source(DataSpec(source="hdf5", train=file, test=file, test_split="test"))
+    assert (len(train.items), len(test.items)) == (2_200, 2_200)
 
 
 def test_keys_inside_hdf5_groups(tmp_path):

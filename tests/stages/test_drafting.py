@@ -9,6 +9,7 @@ import sys
 import tomllib
 from types import SimpleNamespace as Namespace
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -299,10 +300,16 @@ def test_numbered_parts_in_a_folder_for_each_split_are_tables(place):
         open_source(DataSpec(source="table", train=str(hub), image_key="image", label_key="label"))
     assert caught.value.do == f"name one of them: {hub}/default"
     (hub / "other" / "train" / "0000.parquet").unlink()
-    with pytest.raises(DataError, match=r"does not have the parts of the split 'train'(.|\n)*got: 1 file, parts of 2"):
+    with pytest.raises(DataError, match=r"they count from 0000, and 0000 is missing(.|\n)*got: 0001"):
         opened(hub / "other")
     (hub / "other" / "validation" / "more.parquet").touch()
     assert set(looking.splits_in(hub / "other")) == {"test", "train"}
+    one = (hub / "other" / "test" / "0000.parquet").rename(hub / "other" / "test" / "9.parquet")
+    (hub / "other" / "train" / "0001.parquet").unlink()
+    shutil.copy(one, hub / "other" / "train")
+    section, train, test, _ = opened(hub / "other")  # no number of the Hub's: a name
+    assert section["train"] == str(hub / "other" / "train" / "9.parquet")
+    assert (len(train), len(test)) == (14, 14)
 
 
 @pytest.mark.parametrize(
@@ -409,7 +416,16 @@ def test_a_further_split_is_named_and_left_out(place):
             "split: 'train' for training, 'test' for testing; used for neither: val",
         ),
         (("X_train", "y_train", "X_test"), {"image_key": "X", "label_key": "y"}, None),
-        (("images", "labels", "train_images", "train_labels"), {}, None),
+        (
+            ("images", "labels", "train_images", "train_labels", "test_images", "test_labels"),
+            {},
+            "split: the arrays of none for training; used for neither: test, train",
+        ),
+        (
+            ("images", "labels", "test_images", "test_labels"),
+            {},
+            "split: the arrays of none for training; used for neither: test",
+        ),
         (("x", "y"), {"image_key": "x", "label_key": "y"}, None),
     ],
 )
@@ -423,6 +439,35 @@ def test_splits_in_a_file_of_arrays_are_found(place, names, found, note):
     splits |= {"train_split": "train"} if "X_test" in names else {}
     assert section == {"source": "npz", "train": file} | splits | found
     assert (len(train), len(test), notes) == (20, 20 if "test_split" in found else 0, [note] if note else [])
+
+
+def test_splits_of_image_files_that_are_not_used_are_named(place):
+    file = next(place.rglob("*.png")).read_bytes()
+    rows = {"blob": np.frombuffer(file * 4, np.uint8), "offset": np.arange(5) * len(file), "label": np.arange(4) % 2}
+    np.savez(place / "set.npz", **{f"{split}_{key}": rows[key] for split in ("train", "test") for key in rows})
+    with h5py.File(place / "set.h5", "w") as arrays:
+        for split in ("train", "test"):
+            arrays.update({f"{split}/{key}": rows[key] for key in rows})
+    for name in ("set.npz", "set.h5"):
+        _, train, _, notes = opened(place / name)
+        assert (len(train), notes) == (4, ["split: 'train' for training; used for neither: test"])
+
+
+def test_the_default_names_of_arrays_come_before_other_usual_ones(place):
+    pixels, labels = digits()
+    np.savez(place / "set.npz", images=pixels[:20], labels=labels[:20] % 3, label=np.full(20, "same"))
+    assert opened(place / "set.npz")[0] == {"source": "npz", "train": str(place / "set.npz")}
+
+
+def test_splits_are_found_by_the_names_that_are_given(place):
+    pixels, labels = digits()
+    np.savez(place / "set.npz", x_train=pixels[:20], y_train=labels[:20], x_test=pixels[20:30], y_test=labels[20:30])
+    _, train, test, notes = opened(place / "set.npz", image_key="x", label_key="y")
+    assert (len(train), len(test), notes) == (20, 10, [])
+    with h5py.File(place / "set.h5", "w") as file:
+        file["a/b/x"], file["y"] = pixels[:20], labels[:20]
+    section, train, _, _ = opened(place / "set.h5", image_key="a/b/x")
+    assert (section["label_key"], len(train)) == ("y", 20)
 
 
 @pytest.mark.parametrize(("asked", "written"), [("stores/mine", "{}/stores/mine"), ("${STORES}/x", "${{STORES}}/x")])

@@ -415,6 +415,16 @@ def test_a_file_grows_past_its_digits(one_digit, tmp_path, images, kind):
     assert ids_of(asking.store_path) == ids_of(other.store_path) == numbered(30, 4, 7)
 
 
+def test_nothing_is_asked_where_there_is_no_store_and_nothing_is_remembered(one_digit, tmp_path, images, monkeypatch):
+    """For a file of a million images, four million ids."""
+    asking, _ = grown(tmp_path, images, "npz")
+    other = msgspec.structs.replace(asking, store=msgspec.structs.replace(asking.store, path=str(tmp_path / "other")))
+    monkeypatch.setattr("taftcache.backbone.sources.arrays._first_numbers", lambda *rows: pytest.fail("it is asked"))
+    assert sum(taftcache.estimate(other).rows.values()) == 9
+    taftcache.extract(other)
+    assert ids_of(other.store_path) == numbered(9)
+
+
 def test_workers_and_students_see_the_ids_of_the_store(one_digit, tmp_path, images):
     asking, write = grown(tmp_path, images, "npz")
     data = {"source": "npz", "train": str(write(30)), "limit": None}

@@ -44,7 +44,8 @@ class ArraySource:
     """Images from ``arrays`` (numpy arrays, or HDF5 datasets that are read one image at a time).
 
     file: for messages. id_key: the array of ids; ``id`` or ``ids`` by default. name: put before numbers of rows; the
-    file's stem by default. knows: as for `numbers`. splits: those that the file has, if the arrays are of one of them.
+    file's stem by default. knows: as for `numbers`. splits: those that the file has, and ``""`` if the
+    arrays are of none.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from taftcache.names import counted, first_few
 TEXT, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 _SAVED = "state.json"  # marks a folder that save_to_disk wrote
 _NUMBERED = re.compile(r"(.+)-\d+-of-(\d+)(-[0-9a-f]+)?")  # how the Hub and datasets call the parts of a split
+_CONVERTED = re.compile(r"[0-9]{4}")  # and the Hub those of a dataset that it has converted, from 0000
 _ROWS_AT_ONCE = 256
 
 
@@ -83,7 +84,7 @@ def splits_in(place: Path) -> dict[str, list[Path]]:
 
 
 def _is_numbered(file: Path) -> bool:
-    return file.stem.isdecimal() and file.suffix.lower() in PARQUET
+    return _CONVERTED.fullmatch(file.stem) is not None and file.suffix.lower() in PARQUET
 
 
 def configurations_in(folder: Path) -> list[Path]:
@@ -183,7 +184,14 @@ def _parts(place: Path, split: str) -> list[Path]:
             do="set data.train_split and data.test_split",
         )
     files = there[split]
-    wanted = max(part_of(file)[1] if file.parent == place else int(file.stem) + 1 for file in files)
+    names = {file.stem for file in files if file.parent != place}
+    if missing := sorted({f"{k:04d}" for k in range(int(max(names, default="0")))} - names):
+        raise DataError(
+            f"{place / split} does not have all parts of the split: they count from 0000, and {missing[0]} is missing",
+            got=first_few(sorted(names)),
+            do="download the others, or name one of these as the table",
+        )
+    wanted = len(names) if names else max(part_of(file)[1] for file in files)
     if len(files) != wanted:
         raise DataError(
             f"{place} does not have the parts of the split {split!r} that their names say",

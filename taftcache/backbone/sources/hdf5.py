@@ -43,17 +43,17 @@ def open_hdf5(
         found = {key: _dataset(handle, file, key) for key in dict.fromkeys((*handle, *named))}
         arrays = {key: dataset for key, dataset in found.items() if dataset is not None}
         names = {*_names(handle)} | arrays.keys()
-        own, splits = (
-            split_of(file, [*names], image_key, split, required=required),
-            splits_with(names, image_key, label_key),
-        )
+        own = split_of(file, [*names], image_key, split, required=required)
+        splits = splits_with(names, image_key, label_key) or splits_with(names, "blob", "offset")
         inner = {plain: _dataset(handle, file, name) for plain, name in own.items()}
         arrays |= {plain: dataset for plain, dataset in inner.items() if dataset is not None}
-        one_by_one = {image_key, "blob"}
-        needed = sum(int(array.size) * array.dtype.itemsize for key, array in arrays.items() if key not in one_by_one)
+        whole = {label_key, id_key, "offset", "label", "classes", "id", "ids"} - {
+            image_key
+        }  # images are read one by one
+        needed = sum(int(array.size) * array.dtype.itemsize for key, array in arrays.items() if key in whole)
         check_expansion(file, needed, file.stat().st_size)
         name = f"{prefix}{file.stem}/{split}" if own else prefix + file.stem
-        return ArraySource(file, arrays, image_key, label_key, name, id_key, knows, splits if own else ())
+        return ArraySource(file, arrays, image_key, label_key, name, id_key, knows, splits if own else ["", *splits])
     except BaseException as error:
         handle.close()
         if isinstance(error, _FAULTS):

@@ -53,10 +53,8 @@ def open_npz(
                 )
             with zipfile.ZipFile(stream) as archive:
                 members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-                own, splits = (
-                    split_of(file, [*members], image_key, split, required=required),
-                    splits_with(members, image_key, label_key),
-                )
+                own = split_of(file, [*members], image_key, split, required=required)
+                splits = splits_with(members, image_key, label_key) or splits_with(members, "blob", "offset")
                 members |= {plain: members[name] for plain, name in own.items()}
                 needed = sum(entry.file_size for key, entry in members.items() if key in wanted)
                 check_expansion(file, needed, file.stat().st_size)
@@ -73,7 +71,7 @@ def open_npz(
             do="save arrays of numbers and texts with numpy.savez, not objects",
         ) from error
     name = f"{prefix}{file.stem}/{split}" if own else prefix + file.stem
-    return ArraySource(file, arrays, image_key, label_key, name, id_key, knows, splits if own else ())
+    return ArraySource(file, arrays, image_key, label_key, name, id_key, knows, splits if own else ["", *splits])
 
 
 def names_in_npz(file: Path) -> list[str]:

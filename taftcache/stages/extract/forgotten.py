@@ -200,16 +200,18 @@ def open_images(
 
 @contextmanager
 def _knowing(store: Path | None, forgotten_of: Place | None) -> Iterator[Knows]:
-    """Whether an id is one of the stores at these places, or was forgotten there; they are opened once it is asked."""
+    """Whether an id is one of the stores at these places, or was forgotten there; the stores are opened once it is
+    asked. None if there is no store, and the place of ``store`` remembers nothing: millions of ids would be asked."""
+    there = [place for place in (store, forgotten_of) if place is not None and FeatureStore.exists(place)]
+    beside = [file for file in map(TombstoneFile, [store] if store else []) if file.key]
     with ExitStack() as stack:
 
         @cache
         def opened() -> list[Callable[[str], bool]]:
-            there = [place for place in (store, forgotten_of) if place is not None and FeatureStore.exists(place)]
-            beside = [] if store is None else [TombstoneFile(store).holds]
-            return [*beside, *(stack.enter_context(FeatureStore(place)).knows for place in there)]
+            stores = (stack.enter_context(FeatureStore(place)) for place in there)
+            return [*(file.holds for file in beside), *(one.knows for one in stores)]
 
-        yield None if store is None else lambda sample: any(knows(sample) for knows in opened())
+        yield (lambda sample: any(knows(sample) for knows in opened())) if there or beside else None
 
 
 def _check_learnable(source: Source, test: Source, store: Path | None, *, append: bool) -> None:
@@ -284,10 +286,12 @@ def _split_notes(data: DataSpec, source: Source) -> list[str]:
             f"the column split of {data.train} is not used: {with_counts(rows)}; to test on one of these, set "
             "data.test to the same table, and data.train_split and data.test_split"
         ]
-    left = sorted({*(files or rows)} - {data.train_split, data.test_split if both else ""})
+    trained = "" if "" in files else data.train_split  # arrays of no split
+    left = sorted({*(files or rows)} - {trained, data.test_split if both else ""})
     if not left and data.test_split.lower() in TEST[:2]:
         return []
-    uses = [f"{data.train_split!r} for training", *([f"{data.test_split!r} for testing"] if both else [])]
+    begin = repr(trained) if trained else "the arrays of none"
+    uses = [f"{begin} for training", *([f"{data.test_split!r} for testing"] if both else [])]
     named = left if files else [f"{name} ({rows[name]})" for name in left]
     return [f"split: {', '.join(uses)}" + (f"; used for neither: {first_few(named)}" if left else "")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -273,11 +273,12 @@ def _arrays(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         {"source": source, "train": str(place)},
         (names_in_npz if source == "npz" else names_in_hdf5)(place),
     )
-    for split in ("", *TRAIN):
-        there = in_split(names, split) if split else names
+    named = [str(given[key]) for key in ("image_key", "label_key") if key in given]  # perhaps deep in groups of HDF5
+    for split in ("", *TRAIN, None):
+        there = in_split(names, split) if split else names if split == "" else [*names, *named]
         images, labels = (
-            given.get("image_key") or _usual(there, PIXELS),
-            given.get("label_key") or _usual(there, LABELS),
+            _array(there, given.get("image_key"), "images", PIXELS),
+            _array(there, given.get("label_key"), "labels", LABELS),
         )
         if images and labels:
             break
@@ -291,6 +292,12 @@ def _arrays(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     if tested is None:
         return section | {"train_split": split}
     return section | {"test": str(place), "train_split": split, "test_split": tested}
+
+
+def _array(there: Collection[str], given: str | None, default: str, usual: tuple[str, ...]) -> str | None:
+    """The one among these names that is ``given``; or else the default key, or a usual name."""
+    key = given or default
+    return key if key in there else None if given else _usual(there, usual)
 
 
 def _ids_of(tables: Sequence[Mapping[str, Any]], images: str) -> str | None:
