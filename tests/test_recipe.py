@@ -91,7 +91,7 @@ def test_key_like_no_other():
         ("solver.tolerance=true", f"solver.tolerance is True, but must be {TOLERANCE}"),
         ("solver.tolerance=1", f"solver.tolerance is 1, but must be {TOLERANCE}"),
         ('compare.reports=["table1", "tabel2"]', "compare.reports[1] is 'tabel2'; did you mean 'table2'?"),
-        ("compare.ridges=[1e308]", "compare.ridges[0] is 1e+308, but must be a number above 0 and of at most 1e+100"),
+        ("compare.ridges=[1e308]", "compare.ridges[0] is 1e+308, but must be a number above 0 and of at most 1e+30"),
         ("compare.forgotten=[2]", "compare.forgotten[0] is 2, but must be a number above 0 and below 1"),
         ("preprocess.mean=[1, 2]", "preprocess.mean is [1, 2], but must be a list of 3, each a number"),
         ("forget.samples=5", "forget.samples is 5, but must be a list, each text"),

@@ -350,7 +350,7 @@ def test_images_that_no_store_takes_are_left_out(teachers, tmp_path, monkeypatch
             change.record({"event": "test"})
     train, classes = Subset(DigitsSource(), DIGITS), [*DigitsSource().classes, "new", "gone"]
     test = SimpleNamespace(classes=classes, items=[Item("test/new", 10), Item("test/gone", 11)])
-    monkeypatch.setattr(teaching, "open_source", lambda data: (train, test))
+    monkeypatch.setattr(teaching, "open_source", lambda data, knows: (train, test))
     with open_students(teaching_recipe(tmp_path / "made", places), Silent()) as students:
         assert len(students.joined.ids) == DIGITS
         assert "gone (1), new (1); append takes none of them" in students.notes[0]
