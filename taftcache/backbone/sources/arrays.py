@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -118,16 +118,28 @@ def splits_with(names: Collection[str], *plain: str) -> list[str]:
     return sorted(set.intersection(*found) - {"", *names})
 
 
-def split_of(file: Path, names: Sequence[str], image_key: str, split: str, *, required: bool) -> dict[str, str]:
-    """`in_split` if the images are those of a split: if that is ``required``, because the file is both train
-    and test, or if the file has no others. Else empty.
+class SplitArrays(NamedTuple):
+    """Which arrays of a file are read. own: `in_split`, empty if they are of no split. name: for numbers of rows.
+    splits: as in `ArraySource`."""
+
+    own: dict[str, str]
+    name: str
+    splits: Sequence[str]
+
+
+def split_of(
+    file: Path, names: Collection[str], image_key: str, label_key: str, split: str, prefix: str, *, required: bool
+) -> SplitArrays:
+    """The arrays of a split if that is ``required``, because the file is both train and test, or if the file has no
+    other images. ``prefix`` is put before the file's stem.
 
     Raises:
         DataError: it is required, and the split has no images.
     """
+    splits = splits_with(names, image_key, label_key) or splits_with(names, "blob", "offset")
     found = in_split(names, split) if required or not {image_key, "blob"} & {*names} else {}
     if {image_key, "blob"} & found.keys():
-        return found
+        return SplitArrays(found, f"{prefix}{file.stem}/{split}", splits)
     if required:
         raise DataError(
             f"{file} has no array {image_key!r} of the split {split!r}",
@@ -135,7 +147,7 @@ def split_of(file: Path, names: Sequence[str], image_key: str, split: str, *, re
             do="set data.train_split and data.test_split to the splits in these names, such as train in train_images, "
             "and data.image_key and data.label_key to what stands beside them, such as images; or leave data.test out",
         )
-    return {}
+    return SplitArrays({}, prefix + file.stem, ["", *splits])
 
 
 def to_numpy(what: str, given: Any) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import h5py
 
-from taftcache.backbone.sources.arrays import ArraySource, check_expansion, split_of, splits_with
+from taftcache.backbone.sources.arrays import ArraySource, check_expansion, split_of
 from taftcache.backbone.sources.base import Knows
 from taftcache.errors import DataError
 from taftcache.foreign_hdf5 import check_own, node_of
@@ -43,17 +43,14 @@ def open_hdf5(
         found = {key: _dataset(handle, file, key) for key in dict.fromkeys((*handle, *named))}
         arrays = {key: dataset for key, dataset in found.items() if dataset is not None}
         names = {*_names(handle)} | arrays.keys()
-        own = split_of(file, [*names], image_key, split, required=required)
-        splits = splits_with(names, image_key, label_key) or splits_with(names, "blob", "offset")
-        inner = {plain: _dataset(handle, file, name) for plain, name in own.items()}
+        read = split_of(file, names, image_key, label_key, split, prefix, required=required)
+        inner = {plain: _dataset(handle, file, name) for plain, name in read.own.items()}
         arrays |= {plain: dataset for plain, dataset in inner.items() if dataset is not None}
-        whole = {label_key, id_key, "offset", "label", "classes", "id", "ids"} - {
-            image_key
-        }  # images are read one by one
+        whole = {label_key, id_key, "offset", "label", "classes", "id", "ids"}
+        whole.discard(image_key)  # images are read one by one
         needed = sum(int(array.size) * array.dtype.itemsize for key, array in arrays.items() if key in whole)
         check_expansion(file, needed, file.stat().st_size)
-        name = f"{prefix}{file.stem}/{split}" if own else prefix + file.stem
-        return ArraySource(file, arrays, image_key, label_key, name, id_key, knows, splits if own else ["", *splits])
+        return ArraySource(file, arrays, image_key, label_key, read.name, id_key, knows, read.splits)
     except BaseException as error:
         handle.close()
         if isinstance(error, _FAULTS):

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from taftcache.backbone.sources.arrays import ArraySource, check_expansion, split_of, splits_with
+from taftcache.backbone.sources.arrays import ArraySource, check_expansion, split_of
 from taftcache.backbone.sources.base import Knows
 from taftcache.errors import DataError
 
@@ -53,9 +53,8 @@ def open_npz(
                 )
             with zipfile.ZipFile(stream) as archive:
                 members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-                own = split_of(file, [*members], image_key, split, required=required)
-                splits = splits_with(members, image_key, label_key) or splits_with(members, "blob", "offset")
-                members |= {plain: members[name] for plain, name in own.items()}
+                read = split_of(file, members, image_key, label_key, split, prefix, required=required)
+                members |= {plain: members[name] for plain, name in read.own.items()}
                 needed = sum(entry.file_size for key, entry in members.items() if key in wanted)
                 check_expansion(file, needed, file.stat().st_size)
                 # Inflate only what is used; the other names are kept for the message that lists them.
@@ -70,8 +69,7 @@ def open_npz(
             got=str(error),
             do="save arrays of numbers and texts with numpy.savez, not objects",
         ) from error
-    name = f"{prefix}{file.stem}/{split}" if own else prefix + file.stem
-    return ArraySource(file, arrays, image_key, label_key, name, id_key, knows, splits if own else ["", *splits])
+    return ArraySource(file, arrays, image_key, label_key, read.name, id_key, knows, read.splits)
 
 
 def names_in_npz(file: Path) -> list[str]:

@@ -269,17 +269,13 @@ def _table(train: Path, test: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 def _arrays(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """The section for a file of arrays. Names that are usual are written unless they are the default ones."""
     source = ARRAYS[place.suffix.lower()]
-    section, names = (
-        {"source": source, "train": str(place)},
-        (names_in_npz if source == "npz" else names_in_hdf5)(place),
-    )
+    section = {"source": source, "train": str(place)}
+    names = (names_in_npz if source == "npz" else names_in_hdf5)(place)
     named = [str(given[key]) for key in ("image_key", "label_key") if key in given]  # perhaps deep in groups of HDF5
     for split in ("", *TRAIN, None):
         there = in_split(names, split) if split else names if split == "" else [*names, *named]
-        images, labels = (
-            _array(there, given.get("image_key"), "images", PIXELS),
-            _array(there, given.get("label_key"), "labels", LABELS),
-        )
+        images = _array(there, given.get("image_key"), "images", PIXELS)
+        labels = _array(there, given.get("label_key"), "labels", LABELS)
         if images and labels:
             break
     else:
