@@ -22,8 +22,11 @@ from taftcache.cache.hdf5 import FeatureFile, fields_of
 from taftcache.errors import TaftcacheError
 
 MAX_TEXT, MAX_HEADER = 256 << 20, 64 << 20
+RUN, BLOCK = 32, 16 << 20  # signs in a row that are text in a file that is not; bytes that are looked at together
+NO_TEXT = np.isin(np.arange(256), [*range(9), *range(14, 32), 127, 0xC0, 0xC1, *range(0xF5, 256)])  # by byte
 # Separates the words of a text, each of which may be an id.
 WORDS = re.compile(r"[\s,;:'\"()\[\]{}<>=|]+")
+NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 CELLS = re.compile(r"[\t\r\n,]")
 QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 DOUBLED = re.compile(r'"((?:[^"]|"")*)"')  # a quoted cell of a CSV file, in which quotes are doubled
@@ -55,20 +58,30 @@ PACKED: tuple[bytes, ...] = (
 TAR_AT, TAR = 257, b"ustar"
 
 
+class Number(str):
+    """A number in JSON, or among other words: seldom an id, for nearly every text has numbers."""
+
+
 @dataclass
 class FileTexts:
     """The texts of a file: ``ids`` are those that may be ids, ``about`` is other text, which may have ids in it.
 
+    is_header: whether ``about`` says how arrays lie in the file, in numbers that are no ids.
     whole: whether all of the file was read; a fault leaves what was read before it.
     """
 
     ids: set[str] = field(default_factory=set)
     about: str = ""
+    is_header: bool = False
     whole: bool = True
 
     def candidates(self) -> Iterator[str]:
         """Every text that may be an id; some come more than once."""
-        return _meant(chain(self.ids, _candidates(self.about)))
+        return _meant(text for text in chain(self.ids, _candidates(self.about)) if not isinstance(text, Number))
+
+    def numbers(self) -> Iterator[str]:
+        """Every number that ``candidates`` leaves out, and that may be an id."""
+        return (text for text in _candidates(self.about) if isinstance(text, Number) and not self.is_header)
 
     def take(self, array: NDArray[Any]) -> None:
         """Add every text of an array and of its fields; ValueError if there is more than ``MAX_TEXT``."""
@@ -77,7 +90,11 @@ class FileTexts:
         if array.dtype.kind in "OSU":
             if array.nbytes > MAX_TEXT:
                 raise ValueError(array.nbytes)
-            self.ids.update(texts_in(array.ravel().tolist()))
+            self.add(array.ravel().tolist())
+
+    def add(self, values: list[Any]) -> None:
+        """Add every text in these values, but no number among other words."""
+        self.ids.update(text for text in texts_in(values) if not isinstance(text, Number))
 
 
 def read_texts(path: Path) -> FileTexts:
@@ -118,12 +135,56 @@ def _read(path: Path, to: FileTexts) -> None:
             texts = [*headers(file.read(8 + min(size, MAX_TEXT)))]
         if not texts:
             raise ValueError(path)
-        to.about = texts[0]
-    elif path.stat().st_size > MAX_TEXT:
-        raise ValueError(path)
+        to.about, to.is_header = texts[0], True
+    elif form := next((form for mark, form in MARKS.items() if begin.startswith(mark)), ""):
+        to.about = _whole(path).decode(form, "replace")
+    elif (runs := _runs(path)) is not None:
+        to.about = runs
     else:
-        form = next((form for mark, form in MARKS.items() if begin.startswith(mark)), "utf-8")
-        to.about = path.read_bytes().decode(form, "replace")
+        to.about = _whole(path).decode("utf-8", "replace")
+
+
+def _whole(path: Path) -> bytes:
+    """The bytes of a text; ValueError if there are more than ``MAX_TEXT``."""
+    if path.stat().st_size > MAX_TEXT:
+        raise ValueError(path)
+    return path.read_bytes()
+
+
+def _runs(path: Path) -> str | None:
+    """The longer texts in a file that is not text, such as a picture or a model, one a line; None if it has no NUL
+    byte. Of shorter ones there are many in bytes of any kind: a megabyte of weights "holds" most ids of two signs.
+
+    Raises:
+        ValueError: they are more than ``MAX_TEXT``.
+    """
+    if not path.stat().st_size:
+        return None
+    data = np.memmap(path, np.uint8, "r")
+    if all(data[at : at + BLOCK].all() for at in range(0, len(data), BLOCK)):
+        return None
+    found, size = list[str](), 0
+    for first, end in _stretches(data):
+        if end - first > MAX_TEXT:
+            raise ValueError(path)
+        texts = data[first:end].tobytes().decode("utf-8", "replace").split("\ufffd")
+        found += (longer := [text for text in texts if len(text) >= RUN])
+        size += sum(map(len, longer))
+        if size > MAX_TEXT:
+            raise ValueError(path)
+    return "\n".join(found)
+
+
+def _stretches(data: NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
+    """Where ``RUN`` bytes or more that a text may have follow one another: first and one past the last."""
+    last = -1
+    for at in range(0, len(data), BLOCK):
+        edges = np.append(last, at + np.flatnonzero(NO_TEXT[data[at : at + BLOCK]]))
+        far = np.flatnonzero(np.diff(edges) > RUN)
+        yield from zip((edges[far] + 1).tolist(), edges[far + 1].tolist(), strict=True)
+        last = int(edges[-1])
+    if len(data) - last > RUN:
+        yield last + 1, len(data)
 
 
 def _hdf5(path: Path, to: FileTexts) -> None:
@@ -195,7 +256,7 @@ def _take(path: Path, batches: Iterable[Any], to: FileTexts) -> None:
         if size > MAX_TEXT:
             raise ValueError(path)
         for column in batch.columns:
-            to.ids.update(texts_in(column.to_pylist()))
+            to.add(column.to_pylist())
 
 
 def _meant(texts: Iterable[str]) -> Iterator[str]:
@@ -215,40 +276,62 @@ def _meant(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """What may be an id in a text: lines, words, cells of a table, and quoted strings as JSON and CSV write them."""
+    """What may be an id in a text: the values of JSON; else lines, words, cells of a table, and quoted strings as JSON
+    and CSV write them."""
     yield text
+    if (value := _json(text)) is not None:
+        yield from texts_in(value)
+        return
+    is_markup = text.lstrip()[:1] == "<"  # a comma in it separates no cells
     for line in text.split("\n"):
         line = line.removesuffix("\r")
-        yield from {line, *WORDS.split(line), *line.split("\t"), *CELLS.split(line)}  # a set: each is hashed only once
+        yield from {line, *line.split("\t"), *(() if is_markup else CELLS.split(line)), *_words(line)}
     for quoted in QUOTED.finditer(text):
         with suppress(ValueError):
             yield json.loads(quoted[0]).encode("utf-8", "replace").decode()  # a lone surrogate is in no id
     yield from (cell[1].replace('""', '"') for cell in DOUBLED.finditer(text) if '""' in cell[1])
 
 
+def _words(text: str) -> Iterator[str]:
+    return (Number(word) if NUMBER.fullmatch(word) else word for word in WORDS.split(text) if word)
+
+
+def _json(text: str) -> Any:
+    """The object or list that a text writes in JSON, with numbers as ``Number`` and an object as its pairs; None if it
+    writes neither."""
+    if text.lstrip()[:1] not in ("{", "[") or len(text) > MAX_HEADER:
+        return None
+    try:
+        return json.loads(text, object_pairs_hook=tuple, parse_int=Number, parse_float=Number)
+    except (ValueError, RecursionError):
+        return None
+
+
 def headers(data: bytes) -> Iterator[str]:
     """The text inside a file: the header of a safetensors file, or the whole file if it is short."""
     size = int.from_bytes(data[:8], "little")
     if 2 <= size <= min(MAX_HEADER, len(data) - 8) and data[8:9] == b"{":
-        yield data[8 : 8 + size].decode("utf-8", "replace").replace('\\"', '"')
+        yield data[8 : 8 + size].decode("utf-8", "replace")
     elif len(data) <= 1 << 20:
         yield data.decode("utf-8", "replace")
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Every text in a JSON value, whole and word by word, keys too; also bytes that are UTF-8."""
-    if isinstance(value, bytes):
-        with suppress(UnicodeDecodeError):
-            value = value.decode()
-    if isinstance(value, str):
-        yield value
-        words = WORDS.split(value)
-        if len(words) > 1:
-            yield from (word for word in words if word)
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from texts_in(key)
-            yield from texts_in(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from texts_in(inner)
+    """Every text in a JSON value, whole and word by word, keys too, also in JSON inside a text; and bytes that are
+    UTF-8."""
+    left = [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, bytes):
+            with suppress(UnicodeDecodeError):
+                value = value.decode()
+        if isinstance(value, str):
+            yield value
+            if (inner := _json(value)) is not None:
+                left.append(inner)
+            elif not isinstance(value, Number):
+                yield from _words(value)
+        elif isinstance(value, dict):
+            left += [*value, *value.values()]
+        elif isinstance(value, list | tuple):
+            left += value

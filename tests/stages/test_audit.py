@@ -24,6 +24,7 @@ from taftcache.cli import main
 from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError, RecipeError, StaleStore
 from taftcache.model.component import Component, put_component, read_base, read_component
+from taftcache.stages.file_texts import texts_in
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.traces import check_names
 from taftcache.terminal.forgetting import show_audit
@@ -224,6 +225,29 @@ def test_a_planted_leak_is_found(pair, after, leak):
     report = taftcache.audit(after)
     assert (report.passed, kind in {finding.kind for finding in report.findings}) == (False, True)
     assert all(finding.do for finding in report.findings)
+
+
+COMMON = ["1234", "1000", "000", "006", "mean", "closed form"]
+
+
+@pytest.mark.law("An audit finds every kind of leak that is planted, and none where there is none")
+def test_an_id_that_any_store_says_anyway_is_no_leak(tmp_path):
+    """A store that had forgotten sample 1000 failed for ever: a solve may take 1000 passes. Nor is a shard's name or a
+    word of taftcache's own a leak."""
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    ids = [*COMMON, *(f"u/{k} a" for k in range(60 - len(COMMON)))]
+    path = tmp_path / "store"
+    taftcache.import_vectors(x, np.arange(60) % 2, path, ids=ids, overrides=["store.shards=7"])
+    taftcache.train(path, overrides=["solver.max_passes=1234", "solver.proof_passes=1000"])
+    taftcache.compose(path)
+    taftcache.forget(path, [*COMMON, "u/7 a"])
+    assert taftcache.audit(path).passed
+    with open_store(path) as store:
+        texts = [*map(store.meta, store.objects()), *store.ledger(), store.manifest.recipe]
+        said = {text for value in texts for text in texts_in(value)}
+        assert said.issuperset(COMMON)
+        keep_id_in_component(store, path, "u/7 a")
+    assert "forgotten id" in {finding.kind for finding in taftcache.audit(path).findings}
 
 
 def test_the_verdict_comes_first_and_every_finding_says_what_to_try(pair, after, tmp_path, capsys):

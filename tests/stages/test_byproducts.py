@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import pickle
+import re
 import shutil
 import sys
 import tarfile
@@ -18,17 +19,24 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
 
 import taftcache
 from taftcache.backbone.files import file_digest
 from taftcache.cache.place.folder import Folder
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreWriteError
 from taftcache.model.description import DESCRIPTION
 from taftcache.model.programs import PROGRAM
+from taftcache.model.saved import CARD
 from taftcache.paper.fits import Fits
 from taftcache.report.write import write_bytes
-from taftcache.stages.file_texts import read_texts
+from taftcache.stages import file_texts
+from taftcache.stages.file_texts import FileTexts, read_texts
 from taftcache.stages.forget import byproducts
+from taftcache.stages.forget.finding import Findings
 from tests.stages.making import open_store
 
 HAS_PARQUET = find_spec("pyarrow") is not None
@@ -284,6 +292,102 @@ def test_ids_are_found_wherever_a_file_has_texts(tmp_path, monkeypatch):
     assert {finding.problem for finding in report.findings} == {"it holds forgotten ids: 1"}
     unread = ["1 file (pickled", "2 files (a.feather, pickled.h5)"][HAS_PARQUET]
     assert [unread in note for note in report.notes if "not searched" in note] == [True]
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_ids_of_one_sign_are_not_found_by_chance(tmp_path):
+    """A picture or a model has every sign somewhere between two spaces; and a text in it is still found."""
+    store = some_vectors(tmp_path / "store", [*map(str, range(10)), "u/1", "u/2"])
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    noise = np.random.default_rng(0).bytes(1 << 20)
+    assert all(re.search(rb"[\s,;:=]%d[\s,;:=]" % k, noise) for k in range(3))
+    (place / "weights.bin").write_bytes(noise)
+    Image.fromarray(np.frombuffer(noise[: 3 << 16], np.uint8).reshape(256, 256, 3)).save(place / "picture.png")
+    for sample in ("0", "1", "2", "u/1"):
+        taftcache.forget(store, [sample])
+    assert not taftcache.audit(store, also=[place], strict=True).findings
+    (place / "weights.bin").write_bytes(noise + b'{"made from": ["u/2", "u/1"], "rows": 2}' + noise)
+    (finding,) = taftcache.audit(store, also=[place]).findings
+    assert finding.where == str(place / "weights.bin")
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_a_number_that_is_an_id_is_found_where_it_is_no_other_number(tmp_path, monkeypatch):
+    """1000 is the limit of a solve's passes, and a checkpoint has a thousand classes."""
+    monkeypatch.setattr(byproducts, "SINGLY", 99)
+    x, y = np.random.default_rng(0).normal(size=(20, 6)), np.array(["cat", "dog"] * 10)
+    ids = ["cat", *(f"{k:04d}" for k in range(990, 1009))]
+    taftcache.import_vectors(x, y, store := tmp_path / "store", ids=ids, overrides=["store.shards=2"])
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    texts = {
+        "ids.txt": "0999\n1000\n",
+        "table.csv": "1000,3\n",
+        "table.tsv": "3\t1000\n",
+        "list.json": '{"of": [3, "1000"]}',
+        "packed.json": json.dumps({"key": json.dumps({"id": "1000"})}),
+        "page.html": '<script>{"id":"1000"}</script>',
+        "class.json": '["cat"]',
+        "number.json": '{"passes": 1000}',
+        "numbers.json": "[\n1,\n1000,\n2]",
+        "number.txt": "The limit is 1000 (passes).",
+        "number.html": "<p>1,1000,2</p>",
+        "many.json": "[" * 100_000 + '"' + "]" * 100_000,
+    }
+    for name, text in texts.items():
+        (place / name).write_text(text)
+    header = json.dumps({"head": {"dtype": "U8", "shape": [1000], "data_offsets": [0, 1000]}}).encode()
+    (place / "one.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(1000))
+    np.save(place / "said.npy", np.array(["1000 cats"]))
+    taftcache.forget(store, ["cat", "1000"])
+    assert not taftcache.audit(store).findings
+    report = taftcache.audit(store, also=[place])
+    found = {Path(finding.where).name for finding in report.findings}
+    assert found == {"ids.txt", "table.csv", "table.tsv", "list.json", "packed.json", "page.html"}
+    (note,) = [note for note in report.notes if "may mean something else" in note]
+    assert "5 files (class.json, number.html, number.json, number.txt, numbers.json)" in note
+
+
+def test_numbers_and_classes_in_a_models_folder_are_no_ids(store, tmp_path, monkeypatch):
+    """The description says what the model is of; but of a copy of its card, say, nobody knows."""
+    place = tmp_path / "model"
+    with open_store(store) as opened:
+        taftcache.forget(opened, [opened.shard("000").sample_ids[2]])
+        taftcache.export_model(opened, place)
+        shutil.copy(place / CARD, place / "other.md")
+        texts = [FileTexts(about=file.read_text()) for file in place.rglob("*.*") if file.suffix in (".md", ".json")]
+        common = {number for each in texts for number in each.numbers()}
+        common = common.difference(*(each.candidates() for each in texts)).union(opened.classes)
+        monkeypatch.setattr(FeatureStore, "is_forgotten", lambda _, text: text in common)
+        found = Findings(store=store)
+        byproducts.check_folder(opened, place, found)
+    assert not found.findings
+    assert [note.partition(" with a forgotten id")[0] for note in found.notes] == [f"{place}: 1 file (other.md)"]
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"\n", b"\0", b"\x7f", b"\xff", b"\xc3\xa9", b"a" * 5, b"b" * 40]), max_size=60),
+    st.integers(1, 200),
+)
+def test_texts_between_bytes_of_other_kinds(tmp_path_factory, pieces, block):
+    """As a regular expression finds them, wherever a block ends."""
+    path, data = tmp_path_factory.mktemp("one") / "file", b"." + b"".join(pieces)
+    path.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_texts, "BLOCK", block)
+        read = read_texts(path)
+    text = data.decode("utf-8", "replace")
+    assert read.about == (text if b"\0" not in data else "\n".join(re.findall("[^\0\x7f\ufffd]{32,}", text)))
+
+
+def test_a_file_of_any_size_is_searched_for_the_text_in_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_texts, "MAX_TEXT", 100)
+    (tmp_path / "file").write_bytes(b"\0" * 1000 + b"u" * 60 + b"\0" * 1000)
+    assert read_texts(tmp_path / "file") == FileTexts(about="u" * 60)
+    for more in (b"\0" + b"u" * 101, b"\0" + b"u" * 60 + b"\0" + b"u" * 60, b"u" * 101):
+        (tmp_path / "file").write_bytes(more)
+        assert not read_texts(tmp_path / "file").whole
 
 
 def arrow_files(place: Path, gone: str) -> set[str]:

@@ -24,6 +24,7 @@ from taftcache.cache.write.tombstones import are_tombstones
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError, local_path
 from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION, read_description
+from taftcache.model.saved import CARD
 from taftcache.names import ROWS_OF, counted, first_few, is_model, told_apart
 from taftcache.privacy.statement import audit_statement
 from taftcache.stages.file_texts import read_texts
@@ -109,6 +110,7 @@ NOTES = {
     "made of this store before a request has what was forgotten; delete it, and export it again",
     "unread": "not searched: unreadable, packed (an archive, say), or too large (Parquet and Arrow take pip install "
     "'taftcache[parquet]'); what was forgotten may be in there",
+    "common": "with a forgotten id that, as a number among other text or a class's name, may mean something else",
     "unchecked": "promising privacy: whether their epsilon follows from their noise is checked with "
     "pip install 'taftcache[privacy]'",
 }
@@ -120,16 +122,16 @@ SINGLY = 5  # up to this many files of one folder with the same problem are list
 class _Verdict:
     """What is to be said of a file or of another store.
 
-    kind: "found" if it holds, or was made from, what was forgotten: ``text`` says how; "unsure" and "unread" are notes.
+    kind: "found" if it holds, or was made from, what was forgotten: ``text`` says how; the others but "fine" are notes.
     of_student: it is of a student, whose files are one finding.
     """
 
-    kind: Literal["fine", "unsure", "unread", "found"]
+    kind: Literal["fine", "unsure", "unread", "common", "found"]
     text: str = ""
     of_student: bool = False
 
 
-FINE, UNSURE, UNREAD = _Verdict("fine"), _Verdict("unsure"), _Verdict("unread")
+FINE, UNSURE, UNREAD, COMMON = _Verdict("fine"), _Verdict("unsure"), _Verdict("unread"), _Verdict("common")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,24 +268,31 @@ def _of_file(known: _Known, path: Path) -> _Verdict:
         says = _Verdict("found", "what a write that was killed left; it may hold anything")
         return says if known.before else FINE
     read = read_texts(path)
-    if count := len({i for i in read.candidates() if known.store.is_forgotten(i)}):
+    ids = {i for i in read.candidates() if known.store.is_forgotten(i)}
+    if count := len(ids.difference(known.store.classes)):
         return _Verdict("found", f"it holds forgotten ids: {count}")
     if not read.whole:
-        return _of_unread(known, path) if known.before else FINE
+        return _beside(known, path) or UNREAD if known.before else FINE
     if is_pin(read.about) or are_tombstones(read.about.encode()):
         return FINE
     verdict = known.judged(read.about)
     if verdict is None and path.suffix == ONNX:  # of an earlier release, or of a model that must not say it
-        return _of_unread(known, path)
-    if verdict is None:  # a component that was exported, say, names neither
-        return UNSURE if "base_digest" in read.about and known.is_strange(path.read_bytes()) else FINE
-    is_student = verdict.kind == "found" and f'"{ROWS_OF}"' in read.about
+        return _beside(known, path) or UNREAD
+    if verdict is None and "base_digest" in read.about:  # a component that was exported names neither
+        return UNSURE if known.is_strange(path.read_bytes()) else FINE
+    if verdict is None:
+        is_perhaps_one = bool(ids) or any(map(known.store.is_forgotten, read.numbers()))
+        return _beside(known, path) or COMMON if is_perhaps_one else FINE
+    is_student = verdict.kind == "found" and f'"{ROWS_OF}' in read.about
     return replace(verdict, of_student=True) if is_student else verdict
 
 
-def _of_unread(known: _Known, path: Path) -> _Verdict:
-    """The verdict on the model that ``path`` was exported with, if that model's description lists this file."""
-    with suppress(OSError, TaftcacheError):
-        if read_description(path.parent).files.get(path.name) == file_digest(path):
-            return known.judged(path.with_name(DESCRIPTION).read_text("utf-8")) or UNREAD
-    return UNREAD
+def _beside(known: _Known, path: Path) -> _Verdict | None:
+    """The verdict on the model that ``path`` was exported with, if it is the model's card or listed in its
+    description."""
+    for folder in path.parents[:2]:  # its backbone lies in a folder of its own
+        with suppress(OSError, TaftcacheError):
+            files, name = read_description(folder).files, path.relative_to(folder).as_posix()
+            if name == CARD or files.get(name) == file_digest(path):
+                return known.judged((folder / DESCRIPTION).read_text("utf-8"))
+    return None
