@@ -422,12 +422,10 @@ def test_hdf5_labels_that_unpack_without_end(tmp_path):
 def test_hdf5_images_of_other_splits_do_not_count_as_expansion(tmp_path):
     """They are not read. Blank ones take little of the file."""
     file = str(tmp_path / "a.hdf5")
+    blank = np.zeros((2_200, 128, 128), np.uint8)
     with h5py.File(file, "w") as arrays:
         for split in ("train", "test"):
-            arrays.create_dataset(
-                f"{split}_images", (2_200, 128, 128), "u1", chunks=(100, 128, 128), compression="gzip"
-            )
-            arrays[f"{split}_images"][:] = 0
+            arrays.create_dataset(f"{split}_images", data=blank, chunks=(100, 128, 128), compression="gzip")
             arrays[f"{split}_labels"] = np.arange(2_200) % 2
     train, test = open_source(DataSpec(source="hdf5", train=file, test=file, test_split="test"))
     assert (len(train.items), len(test.items)) == (2_200, 2_200)

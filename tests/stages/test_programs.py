@@ -87,7 +87,7 @@ def saved() -> Iterator[str]:
         yield image.mode
 
 
-@pytest.mark.parametrize("temperature", [None, 2.5])
+@pytest.mark.parametrize("temperature", [pytest.param(None, marks=pytest.mark.full), 2.5])
 def test_the_card_and_the_onnx_file_say_what_becomes_of_an_image(tmp_path, monkeypatch, capsys, temperature):
     """The card's snippet, which needs onnxruntime alone, says what the model does."""
     pytest.importorskip("onnxscript")
