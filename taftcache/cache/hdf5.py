@@ -168,8 +168,9 @@ class FeatureFile:
                 return np.asarray(dataset[()])
             return np.array(self._strings(name), dtype=object)
 
-    def texts(self) -> Iterator[NDArray[Any]]:
-        """Every dataset of texts, or of records that have any; DataError for one that may hold some but is not read."""
+    def lists(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Every dataset of texts, of records that have any, or of one whole number a row, with its name; DataError for
+        one that may hold texts but is not read."""
         names = list[str]()
         with self._reading():
             self._file.visit(names.append)  # follows no links
@@ -180,8 +181,8 @@ class FeatureFile:
                 texts = [kind for kind in kinds if h5py.check_string_dtype(kind) is not None]
                 if any(kind.hasobject and kind not in texts for kind in kinds):
                     raise _bad(self.path, f"{name} has neither numbers nor texts")
-                if texts:
-                    yield np.asarray(self._dataset(name)[()])
+                if texts or (kinds and kinds[0].kind in "iu" and node.ndim == 1):
+                    yield name.rpartition("/")[2], np.asarray(self._dataset(name)[()])
 
     def _strings(self, name: str) -> list[str]:
         dataset = self._dataset(name)

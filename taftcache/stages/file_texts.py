@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -20,17 +20,12 @@ from taftcache.backbone.sources.columns import arrow_table, parquet_batches
 from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
 from taftcache.cache.hdf5 import FeatureFile, fields_of
 from taftcache.errors import TaftcacheError
+from taftcache.stages.texts import Number, meant, texts_in
 
 MAX_TEXT, MAX_HEADER = 256 << 20, 64 << 20
 RUN, BLOCK = 32, 16 << 20  # signs in a row that are text in a file that is not; bytes that are looked at together
-NO_TEXT = np.isin(np.arange(256), [*range(9), *range(14, 32), 127, 0xC0, 0xC1, *range(0xF5, 256)])  # by byte
-# Separates the words of a text, each of which may be an id.
-WORDS = re.compile(r"[\s,;:'\"()\[\]{}<>=|]+")
-NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
-CELLS = re.compile(r"[\t\r\n,]")
-QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-DOUBLED = re.compile(r'"((?:[^"]|"")*)"')  # a quoted cell of a CSV file, in which quotes are doubled
-DEFUSED = ("'=", "'+", "'-", "'@")  # how the CSV of a report's page begins a text that a spreadsheet would compute
+CONTROLS = [*range(1, 9), *range(14, 27), *range(28, 32), 127]  # bytes that no text has, for 27 begins a colour
+NO_TEXT = np.isin(np.arange(256), [0, *CONTROLS, 27, 0xC0, 0xC1, *range(0xF5, 256)])  # by byte; these are in no UTF-8
 BEGINNING = 512  # bytes at the start of a file: they tell what it is, whatever its name
 HDF5, NPY, ZIP, PARQUET = b"\x89HDF\r\n\x1a\n", b"\x93NUMPY", b"PK\x03\x04", b"PAR1"
 ARROW = b"\xff\xff\xff\xff"  # before each message of a stream
@@ -41,60 +36,91 @@ MARKS = {
     BOM_UTF16_LE: "utf-16",
     BOM_UTF16_BE: "utf-16",
 }
-LONGEST, DEEPEST = 4096, 64  # characters of a path, and how many of its endings are tried
-# gzip, bzip2, xz, zstandard, 7-Zip, SQLite; Arrow files and Feather, which are usually compressed, and Arrow would
-# unpack them to any size; pickle. Their contents are not searched, and a note says so.
+# gzip, compress, bzip2, xz, zstandard, 7-Zip, RAR, LZ4, zlib; SQLite and its log; PDF and old Office files; Arrow files
+# and Feather, which are usually compressed, and Arrow would unpack them to any size; pickle. Their contents are not
+# searched, and a note says so.
 PACKED: tuple[bytes, ...] = (
     b"\x1f\x8b",
+    b"\x1f\x9d",
     b"BZh",
     b"\xfd7zXZ\0",
     b"\x28\xb5\x2f\xfd",
     b"7z\xbc\xaf\x27\x1c",
+    b"Rar!",
+    b"\x04\x22\x4d\x18",
+    b"x\x01",
+    b"x\x9c",
+    b"x\xda",
     b"SQLite format 3\0",
+    b"\x37\x7f\x06\x82",
+    b"\x37\x7f\x06\x83",
+    b"%PDF-",
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
     b"ARROW1",
     b"FEA1",
     *(bytes([0x80, version]) for version in range(2, 6)),
 )
 TAR_AT, TAR = 257, b"ustar"
-
-
-class Number(str):
-    """A number in JSON, or among other words: seldom an id, for nearly every text has numbers."""
+IDS = re.compile(
+    r"(?:.*[^a-z])?ids?", re.IGNORECASE
+)  # the names of columns and arrays of ids: id, sample_ids, image.id
 
 
 @dataclass
 class FileTexts:
     """The texts of a file: ``ids`` are those that may be ids, ``about`` is other text, which may have ids in it.
 
+    perhaps: numbers in its arrays that may be ids.
     is_header: whether ``about`` says how arrays lie in the file, in numbers that are no ids.
     whole: whether all of the file was read; a fault leaves what was read before it.
     """
 
     ids: set[str] = field(default_factory=set)
+    perhaps: set[Number] = field(default_factory=set)
     about: str = ""
     is_header: bool = False
     whole: bool = True
 
     def candidates(self) -> Iterator[str]:
         """Every text that may be an id; some come more than once."""
-        return _meant(text for text in chain(self.ids, _candidates(self.about)) if not isinstance(text, Number))
+        return meant(text for text in chain(self.ids, texts_in(self.about)) if not isinstance(text, Number))
 
     def numbers(self) -> Iterator[str]:
         """Every number that ``candidates`` leaves out, and that may be an id."""
-        return (text for text in _candidates(self.about) if isinstance(text, Number) and not self.is_header)
+        told = () if self.is_header else texts_in(self.about)
+        return chain(self.perhaps, (text for text in told if isinstance(text, Number)))
 
-    def take(self, array: NDArray[Any]) -> None:
-        """Add every text of an array and of its fields; ValueError if there is more than ``MAX_TEXT``."""
-        for name in array.dtype.names or ():
-            self.take(array[name])
+    def take(self, name: str, array: NDArray[Any]) -> None:
+        """Add every text of an array and of its fields, and whole numbers in a list.
+
+        Numbers are ids if ``name`` says so; if no two are the same, they may be.
+
+        Raises:
+            ValueError: more than ``MAX_TEXT``.
+        """
+        for field_name in array.dtype.names or ():
+            self.take(field_name, array[field_name])
         if array.dtype.kind in "OSU":
             if array.nbytes > MAX_TEXT:
                 raise ValueError(array.nbytes)
             self.add(array.ravel().tolist())
+        elif is_list_of_numbers(name, array.shape, array.dtype):
+            if array.nbytes > MAX_TEXT:
+                raise ValueError(array.nbytes)
+            if IDS.fullmatch(name):
+                self.ids.update(map(str, array.ravel().tolist()))
+            elif len(np.unique(array)) == array.size:
+                self.perhaps.update(map(Number, array.ravel().tolist()))
 
     def add(self, values: list[Any]) -> None:
         """Add every text in these values, but no number among other words."""
         self.ids.update(text for text in texts_in(values) if not isinstance(text, Number))
+
+
+def is_list_of_numbers(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether an array has one whole number a row that may be its id: not those of one byte, unless it is called so."""
+    is_whole = dtype.kind in "iu" and (dtype.itemsize > 1 or IDS.fullmatch(name) is not None)
+    return is_whole and math.prod(shape) == max(shape, default=0)
 
 
 def read_texts(path: Path) -> FileTexts:
@@ -125,7 +151,7 @@ def _read(path: Path, to: FileTexts) -> None:
     elif begin.startswith(ZIP) or path.suffix == ".npz":
         _npz(path, to)
     elif begin.startswith(NPY):
-        to.take(np.load(path, mmap_mode="r", allow_pickle=False))
+        to.take(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
     elif begin.startswith(PARQUET) or path.suffix in (".parquet", ".pq"):
         _parquet(path, to)
     elif begin.startswith(ARROW) or path.suffix == ".arrow":
@@ -141,7 +167,10 @@ def _read(path: Path, to: FileTexts) -> None:
     elif (runs := _runs(path)) is not None:
         to.about = runs
     else:
-        to.about = _whole(path).decode("utf-8", "replace")
+        data = _whole(path)
+        to.about = data.decode("utf-8", "replace")
+        if "\ufffd" in to.about:
+            to.about += "\n" + data.decode("cp1252", "replace")
 
 
 def _whole(path: Path) -> bytes:
@@ -161,8 +190,15 @@ def _runs(path: Path) -> str | None:
     if not path.stat().st_size:
         return None
     data = np.memmap(path, np.uint8, "r")
-    if all(data[at : at + BLOCK].all() for at in range(0, len(data), BLOCK)):
+    seen = np.zeros(256, bool)
+    for at in range(0, len(data), BLOCK):
+        seen[np.unique(data[at : at + BLOCK])] = True
+    if not seen[0]:
         return None
+    if not seen[CONTROLS].any():  # a log that was cut while it was written to, or UTF-16 without its mark
+        first, second = (int(np.count_nonzero(data[k : len(data) // 2 * 2 : 2])) for k in (0, 1))
+        form = "utf-16-le" if first > 9 * second else "utf-16-be" if second > 9 * first else "utf-8"
+        return _whole(path).decode(form, "replace").replace("\0", "\n")
     found, size = list[str](), 0
     for first, end in _stretches(data):
         if end - first > MAX_TEXT:
@@ -191,48 +227,50 @@ def _hdf5(path: Path, to: FileTexts) -> None:
     with FeatureFile(path) as file:
         if file.is_export:
             to.ids.update(s.id for s in file.skipped)
-        for array in file.texts():
-            to.take(array)
+        for name, array in file.lists():
+            to.take(name, array)
 
 
 def _npz(path: Path, to: FileTexts) -> None:
-    """Add every array of texts; ValueError if an array holds Python objects, or an entry is not an array."""
+    """Add every array of texts or of ids; ValueError if one holds Python objects, or an entry is not an array."""
     with ZipFile(path) as archive:
         strange, size = False, 0
         for entry in archive.infolist():
+            name = entry.filename.removesuffix(".npy")
             with archive.open(entry) as member:
-                dtype = read_header(member)[2]
+                shape, _, dtype = read_header(member)
             strange |= dtype.hasobject
-            if dtype.hasobject or not any(kind.kind in "SU" for kind in fields_of(dtype)):
+            has_texts = any(kind.kind in "SU" for kind in fields_of(dtype))
+            if dtype.hasobject or not (has_texts or is_list_of_numbers(name, shape, dtype)):
                 continue
             size += entry.file_size
             if size > MAX_TEXT:
                 raise ValueError(path)
             array = read_member(archive, entry)
-            to.take(array)
-            if entry.filename == "about.npy":
+            to.take(name, array)
+            if name == "about":
                 to.about = str(array)
         if strange:
             raise ValueError(path)
 
 
 def _arrow(path: Path, to: FileTexts) -> None:
-    """Add every text in an Arrow stream; ValueError if it is compressed or damaged, or is no such stream."""
+    """Add the texts and whole numbers in an Arrow stream; ValueError if it is compressed or damaged, or is none."""
     import pyarrow as pa
 
     try:
         table = arrow_table(path)
-        texts = [k for k, kind in enumerate(table.schema.types) if re.search("string|binary", str(kind))]
-        _take(path, table.select(texts).to_batches(), to)
+        kept = [k for k, kind in enumerate(table.schema.types) if re.search("string|binary|^u?int|=u?int", str(kind))]
+        _take(path, table.select(kept).to_batches(), to)
     except pa.ArrowException as error:
         raise ValueError(path) from error
 
 
 def _parquet(path: Path, to: FileTexts) -> None:
-    """Add the texts of a Parquet file: every column that has any, and what taftcache wrote into its schema.
+    """Add the texts and whole numbers of a Parquet file, by column, and what taftcache wrote into its schema.
 
     Raises:
-        ImportError: pyarrow is not installed. ValueError: not a Parquet file, or more text than ``MAX_TEXT``.
+        ImportError: pyarrow is not installed. ValueError: not a Parquet file, or more than ``MAX_TEXT``.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -241,7 +279,8 @@ def _parquet(path: Path, to: FileTexts) -> None:
         with parquet.ParquetFile(path) as file:
             schema = file.schema
             texts = [k for k in range(len(schema)) if schema.column(k).physical_type.endswith("BYTE_ARRAY")]
-            names = sorted({schema.column(k).path for k in texts})
+            numbers = {field.name for field in file.schema_arrow if pa.types.is_integer(field.type)}
+            names = sorted(numbers | {schema.column(k).path for k in texts})
             to.about = ((file.schema_arrow.metadata or {}).get(b"taftcache") or b"").decode("utf-8", "replace")
             _take(path, parquet_batches(path, file, names) if names else (), to)
     except pa.ArrowException as error:
@@ -249,62 +288,22 @@ def _parquet(path: Path, to: FileTexts) -> None:
 
 
 def _take(path: Path, batches: Iterable[Any], to: FileTexts) -> None:
-    """Add the texts of Arrow's batches; ValueError if they are larger than ``MAX_TEXT``."""
-    size = 0
+    """Add the texts and whole numbers of Arrow's batches; ValueError if they are larger than ``MAX_TEXT``."""
+    import pyarrow as pa
+
+    size, numbers = 0, defaultdict[str, list[NDArray[Any]]](list)
     for batch in batches:
         size += batch.nbytes
         if size > MAX_TEXT:
             raise ValueError(path)
-        for column in batch.columns:
-            to.add(column.to_pylist())
-
-
-def _meant(texts: Iterable[str]) -> Iterator[str]:
-    """Each text; without the apostrophe that keeps a spreadsheet from computing it; and, of a path, its endings."""
-    for text in texts:
-        yield text
-        if text.startswith(DEFUSED):
-            yield text[1:]
-        if len(text) <= LONGEST:
-            path = text.replace("\\", "/")
-            at = path.rfind("/")
-            for _ in range(DEEPEST):
-                if at < 0:
-                    break
-                yield path[at + 1 :]
-                at = path.rfind("/", 0, at)
-
-
-def _candidates(text: str) -> Iterator[str]:
-    """What may be an id in a text: the values of JSON; else lines, words, cells of a table, and quoted strings as JSON
-    and CSV write them."""
-    yield text
-    if (value := _json(text)) is not None:
-        yield from texts_in(value)
-        return
-    is_markup = text.lstrip()[:1] == "<"  # a comma in it separates no cells
-    for line in text.split("\n"):
-        line = line.removesuffix("\r")
-        yield from {line, *line.split("\t"), *(() if is_markup else CELLS.split(line)), *_words(line)}
-    for quoted in QUOTED.finditer(text):
-        with suppress(ValueError):
-            yield json.loads(quoted[0]).encode("utf-8", "replace").decode()  # a lone surrogate is in no id
-    yield from (cell[1].replace('""', '"') for cell in DOUBLED.finditer(text) if '""' in cell[1])
-
-
-def _words(text: str) -> Iterator[str]:
-    return (Number(word) if NUMBER.fullmatch(word) else word for word in WORDS.split(text) if word)
-
-
-def _json(text: str) -> Any:
-    """The object or list that a text writes in JSON, with numbers as ``Number`` and an object as its pairs; None if it
-    writes neither."""
-    if text.lstrip()[:1] not in ("{", "[") or len(text) > MAX_HEADER:
-        return None
-    try:
-        return json.loads(text, object_pairs_hook=tuple, parse_int=Number, parse_float=Number)
-    except (ValueError, RecursionError):
-        return None
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            if pa.types.is_integer(plain.type):
+                numbers[name].append(plain.drop_null().to_numpy(zero_copy_only=False))
+            else:
+                to.add(column.to_pylist())
+    for name, parts in numbers.items():
+        to.take(name, np.concatenate(parts))
 
 
 def headers(data: bytes) -> Iterator[str]:
@@ -314,24 +313,3 @@ def headers(data: bytes) -> Iterator[str]:
         yield data[8 : 8 + size].decode("utf-8", "replace")
     elif len(data) <= 1 << 20:
         yield data.decode("utf-8", "replace")
-
-
-def texts_in(value: Any) -> Iterator[str]:
-    """Every text in a JSON value, whole and word by word, keys too, also in JSON inside a text; and bytes that are
-    UTF-8."""
-    left = [value]
-    while left:
-        value = left.pop()
-        if isinstance(value, bytes):
-            with suppress(UnicodeDecodeError):
-                value = value.decode()
-        if isinstance(value, str):
-            yield value
-            if (inner := _json(value)) is not None:
-                left.append(inner)
-            elif not isinstance(value, Number):
-                yield from _words(value)
-        elif isinstance(value, dict):
-            left += [*value, *value.values()]
-        elif isinstance(value, list | tuple):
-            left += value

@@ -24,9 +24,9 @@ from taftcache.cli import main
 from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError, RecipeError, StaleStore
 from taftcache.model.component import Component, put_component, read_base, read_component
-from taftcache.stages.file_texts import texts_in
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.traces import check_names
+from taftcache.stages.texts import texts_in
 from taftcache.terminal.forgetting import show_audit
 from tests.keys import make_key
 from tests.stages.making import open_store, tree

@@ -344,9 +344,9 @@ def test_a_number_that_is_an_id_is_found_where_it_is_no_other_number(tmp_path, m
     assert not taftcache.audit(store).findings
     report = taftcache.audit(store, also=[place])
     found = {Path(finding.where).name for finding in report.findings}
-    assert found == {"ids.txt", "table.csv", "table.tsv", "list.json", "packed.json", "page.html"}
+    assert found == {"ids.txt", "table.csv", "table.tsv", "list.json", "packed.json"}
     (note,) = [note for note in report.notes if "may mean something else" in note]
-    assert "5 files (class.json, number.html, number.json, number.txt, numbers.json)" in note
+    assert "6 files (class.json, number.html, number.json, number.txt, numbers.json and 1 more)" in note
 
 
 def test_numbers_and_classes_in_a_models_folder_are_no_ids(store, tmp_path, monkeypatch):
@@ -372,22 +372,110 @@ def test_numbers_and_classes_in_a_models_folder_are_no_ids(store, tmp_path, monk
 )
 def test_texts_between_bytes_of_other_kinds(tmp_path_factory, pieces, block):
     """As a regular expression finds them, wherever a block ends."""
-    path, data = tmp_path_factory.mktemp("one") / "file", b"." + b"".join(pieces)
+    path, data = tmp_path_factory.mktemp("one") / "file", b"\1\0" + b"".join(pieces)
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(file_texts, "BLOCK", block)
         read = read_texts(path)
-    text = data.decode("utf-8", "replace")
-    assert read.about == (text if b"\0" not in data else "\n".join(re.findall("[^\0\x7f\ufffd]{32,}", text)))
+    assert read.about == "\n".join(re.findall("[^\0\1\x7f\ufffd]{32,}", data.decode("utf-8", "replace")))
 
 
 def test_a_file_of_any_size_is_searched_for_the_text_in_it(tmp_path, monkeypatch):
     monkeypatch.setattr(file_texts, "MAX_TEXT", 100)
-    (tmp_path / "file").write_bytes(b"\0" * 1000 + b"u" * 60 + b"\0" * 1000)
+    (tmp_path / "file").write_bytes(b"\1" + b"\0" * 1000 + b"u" * 60 + b"\0" * 1000)
     assert read_texts(tmp_path / "file") == FileTexts(about="u" * 60)
-    for more in (b"\0" + b"u" * 101, b"\0" + b"u" * 60 + b"\0" + b"u" * 60, b"u" * 101):
+    for more in (b"\1\0" + b"u" * 101, b"\1\0" + b"u" * 60 + b"\0" + b"u" * 60, b"u" * 101):
         (tmp_path / "file").write_bytes(more)
         assert not read_texts(tmp_path / "file").whole
+
+
+PLAIN = {
+    "semi.csv": "id;label\nAnna Müller;3\n",
+    "bar.md": "| id | label |\n|---|---|\n| Anna Müller | 3 |\n",
+    "after a comma.csv": "3, Anna Müller, x\n",
+    "ends.log": "removed Anna Müller.\n",
+    "equals.log": "sample=Anna Müller kind=7\n",
+    "colours.log": "\x1b[32mAnna Müller\x1b[0m removed\n",
+    "ticks.md": "Worst: `Anna Müller`, **u/1**\n",
+    "address.log": "GET /x?id=Anna Müller&k=1\n",
+    "repr.log": "forgotten: ['u/1', 'Anna Müller']\n",
+    "page.html": "<td>Anna M&uuml;ller</td>",
+    "lines.json": json.dumps({"log": ["start\nAnna Müller\nend", 3]}),
+    "said.json": json.dumps({"log": "see `Anna Müller`, twice"}),
+    "escaped.jsonl": json.dumps({"message": json.dumps({"id": "Anna Müller"})}) + "\n{}\n",
+    "unclosed.log": 'a "quote\nin "Anna Müller" and "another\n',
+    "apart.csv": "id\nAnna Mu\u0308ller\n",
+    "latin.csv": "id,label\nAnna Müller,3\n".encode("latin-1"),
+    "unmarked.csv": "id\r\nAnna Müller\r\n".encode("utf-16-le"),
+    "cut.log": b"\0" * 100 + "Anna Müller removed\n".encode(),
+}
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_an_id_of_two_words_is_found_in_any_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(byproducts, "SINGLY", 99)
+    store = some_vectors(tmp_path / "store", ["Anna Müller", "O'Brien, Pat", *(f"u/{k}" for k in range(20))])
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    for name, text in PLAIN.items():
+        (place / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    (place / "values.sql").write_text("INSERT INTO t VALUES (1,'O''Brien, Pat');\n")
+    (place / "other.txt").write_text("Anna is not Müller, nor is Pat O'Brien\n")
+    taftcache.forget(store, ["Anna Müller", "O'Brien, Pat"])
+    found = {Path(finding.where).name for finding in taftcache.audit(store, also=[place]).findings}
+    assert found == {*PLAIN, "values.sql"}
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_ids_that_are_whole_numbers_are_found_in_arrays_and_columns(tmp_path, monkeypatch):
+    """The very file that a store was imported from passed; of a number that is perhaps an id, a note is made."""
+    monkeypatch.setattr(byproducts, "SINGLY", 99)
+    store = some_vectors(tmp_path / "store", ["203", *map(str, range(1000, 1020))])
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    ids, labels, pixels = np.arange(1000, 1020), np.arange(20) % 2 + 1003, np.full((2, 3, 4), 1003)
+    np.savez(place / "a.npz", id=ids, labels=labels)
+    np.savez(place / "no ids.npz", labels=labels, x=pixels, y=ids.astype(float), z=np.arange(200, 220, dtype=np.uint8))
+    np.save(place / "ids.npy", ids)
+    np.save(place / "perhaps.npy", ids)
+    np.save(place / "records.npy", np.array([(1003, 1.0)], dtype=[("sample_id", "i4"), ("x", "f4")]))
+    with h5py.File(place / "a.h5", "w") as file:
+        file["deep/sample_ids"], file["labels"] = ids, labels
+    with h5py.File(place / "perhaps.h5", "w") as file:
+        file["deep/of"], file["x"] = ids, pixels
+    found = {"a.npz", "ids.npy", "records.npy", "a.h5"}
+    perhaps = "perhaps.h5, perhaps.npy"
+    if HAS_PARQUET:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        table = pa.table({"id": ids, "label": labels, "at": pa.array(ids, pa.timestamp("s"))})
+        parquet.write_table(table, place / "a.parquet")
+        parquet.write_table(table.rename_columns(["of", "label", "at"]), place / "perhaps.parquet")
+        with pa.ipc.new_stream(place / "saved.arrow", table.schema) as writer:
+            writer.write_table(table)
+        found |= {"a.parquet", "saved.arrow"}
+        perhaps = "perhaps.h5, perhaps.npy, perhaps.parquet"
+    taftcache.forget(store, ["203", "1003"])
+    report = taftcache.audit(store, also=[place])
+    assert {Path(finding.where).name for finding in report.findings} == found
+    assert [f"({perhaps}) with a forgotten id that may" in note for note in report.notes if "may mean" in note] == [
+        True
+    ]
+
+
+def test_what_is_exported_after_a_request_passes_whatever_the_ids_are(tmp_path):
+    """Names of shards and words of taftcache's own stand in every export and report."""
+    store = some_vectors(tmp_path / "store", ["000", "mean", "train", "held-out", "id", "-1", *map(str, range(30))])
+    taftcache.compose(store)
+    taftcache.forget(store, ["000", "mean", "train", "held-out", "id", "-1"])
+    place = tmp_path / "after"
+    place.mkdir()
+    for file, form in (("rows.h5", "hdf5"), ("rows.npz", "npz"), ("tables", "embedding-projector")):
+        taftcache.export(store, place / file, format=form)
+    taftcache.write_report(store, place / "page.html")
+    taftcache.export_component(store, "000", place / "part.safetensors")
+    assert not [f for f in taftcache.audit(store, also=[place]).findings if f.kind == "by-product"]
 
 
 def arrow_files(place: Path, gone: str) -> set[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +32,7 @@ from taftcache.stages.forget.chain import FORGOTTEN
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.receipts import replaced_shards
+from taftcache.stages.forget.traces import own_words
 from taftcache.stages.train.private.claims import exported_meta
 
 # In JSON, also within another text: the root digest that something was made from, and lists of shards' digests.
@@ -110,7 +111,8 @@ NOTES = {
     "made of this store before a request has what was forgotten; delete it, and export it again",
     "unread": "not searched: unreadable, packed (an archive, say), or too large (Parquet and Arrow take pip install "
     "'taftcache[parquet]'); what was forgotten may be in there",
-    "common": "with a forgotten id that, as a number among other text or a class's name, may mean something else",
+    "common": "with a forgotten id that may mean something else: a number among other text, the name of a class or a "
+    "shard, or a word of taftcache's own",
     "unchecked": "promising privacy: whether their epsilon follows from their noise is checked with "
     "pip install 'taftcache[privacy]'",
 }
@@ -149,6 +151,8 @@ class _Known:
     before: dict[str, str]
     replaced: dict[str, str]
     key: bytes
+    is_own_word: Callable[[str], bool]
+    is_forgotten: Callable[[str], bool]
 
     @classmethod
     def of(cls, store: FeatureStore) -> _Known:
@@ -163,6 +167,8 @@ class _Known:
             before={str(entry.get("root_before")): place for place, entry in requests.items()},
             replaced={each: place for place, entry in requests.items() for each in replaced_shards(entry)},
             key=key,
+            is_own_word=own_words(store),
+            is_forgotten=lru_cache(1 << 18)(store.is_forgotten),  # most words of a log come again
         )
 
     def judged(self, text: str) -> _Verdict | None:
@@ -268,8 +274,8 @@ def _of_file(known: _Known, path: Path) -> _Verdict:
         says = _Verdict("found", "what a write that was killed left; it may hold anything")
         return says if known.before else FINE
     read = read_texts(path)
-    ids = {i for i in read.candidates() if known.store.is_forgotten(i)}
-    if count := len(ids.difference(known.store.classes)):
+    ids = {i for i in read.candidates() if known.is_forgotten(i)}
+    if count := sum(not known.is_own_word(i) for i in ids):
         return _Verdict("found", f"it holds forgotten ids: {count}")
     if not read.whole:
         return _beside(known, path) or UNREAD if known.before else FINE
@@ -281,7 +287,7 @@ def _of_file(known: _Known, path: Path) -> _Verdict:
     if verdict is None and "base_digest" in read.about:  # a component that was exported names neither
         return UNSURE if known.is_strange(path.read_bytes()) else FINE
     if verdict is None:
-        is_perhaps_one = bool(ids) or any(map(known.store.is_forgotten, read.numbers()))
+        is_perhaps_one = bool(ids) or any(map(known.is_forgotten, read.numbers()))
         return _beside(known, path) or COMMON if is_perhaps_one else FINE
     is_student = verdict.kind == "found" and f'"{ROWS_OF}' in read.about
     return replace(verdict, of_student=True) if is_student else verdict

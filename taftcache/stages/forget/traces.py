@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import taftcache.errors
 from taftcache.cache.collect import clearing
 from taftcache.cache.format.manifest import FILE
 from taftcache.cache.format.plan import shard_names
@@ -23,9 +21,10 @@ from taftcache.cache.write.group import token_norm_sum
 from taftcache.cache.write.sweep import TRANSACTION
 from taftcache.errors import StoreError
 from taftcache.names import CLASS, counted, typed
-from taftcache.stages.file_texts import WORDS, Number, headers, texts_in
+from taftcache.stages.file_texts import headers
 from taftcache.stages.forget.finding import UNFINISHED, Findings
 from taftcache.stages.progress import Progress, noting
+from taftcache.stages.texts import Number, is_said_anyway, texts_in
 
 
 def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
@@ -93,28 +92,24 @@ def check_names(store: FeatureStore, to: Findings) -> None:
             texts += [(thing.path, header) for header in headers(store.read_object(name))]
     with suppress(StoreError):  # `check_ledger` reports it
         texts += [(f"ledger/{entry['seq']:06d}", entry) for entry in store.ledger()]
-    is_forgotten = cache(store.is_forgotten)  # most words of a ledger stand in each of its entries
+    is_own_word, is_forgotten = (
+        own_words(store),
+        cache(store.is_forgotten),
+    )  # most words of a ledger stand in each of its entries
     for where, value in texts:
         found = {i for i in texts_in(value) if not isinstance(i, Number) and is_forgotten(i)}
-        if found and not all(i in _names(store) or _words_of_any_store().issuperset(WORDS.split(i)) for i in found):
+        if not all(map(is_own_word, found)):
             to.found("forgotten id", where, "a forgotten id stands there in plain text")
 
 
-@cache
-def _words_of_any_store() -> frozenset[str]:
-    """The words of taftcache's own files: a store has them whatever its samples are called, such as "mean" or "a"."""
-    files = Path(taftcache.errors.__file__).parent.rglob("*.py")
-    return frozenset(chain.from_iterable(WORDS.split(file.read_text("utf-8")) for file in files))
-
-
-def _names(store: FeatureStore) -> set[str]:
-    """The names of the store's classes and of its shards, also of shards that left."""
+def own_words(store: FeatureStore) -> Callable[[str], bool]:
+    """Whether a text is the name of a class or a shard, also of a shard that left, or taftcache's own word."""
     names = {*store.classes, *shard_names(store.manifest.plan.get("shards", 0))}
     names.update(ref.name for ref in store.manifest.shards)
     with suppress(StoreError):  # `check_ledger` reports it
         for entry in store.ledger():
             names.update(entry.get("shards", ()), entry.get("dropped_shards", ()))
-    return names
+    return lambda text: text in names or is_said_anyway(text)
 
 
 def _wrong_statistics(shard: Shard) -> str:

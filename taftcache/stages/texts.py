@@ -1,0 +1,145 @@
+"""What may be an id in a text: a line, a cell of a table, a text in quotes, a value in JSON, or some words of a row."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from unicodedata import normalize
+
+import taftcache.errors
+
+MAX_JSON = 64 << 20  # signs: a longer text is taken line by line
+WORD = re.compile(r"[^\s,;:'\"()\[\]{}<>=|`&*#]+")
+WORDS_OF_AN_ID = 4  # so many words in a row may be an id with blanks in it
+CELLS = "\t\r,;|"  # signs that separate the cells of a table
+ENDS = ".!?\\"  # may follow a word without being part of it
+NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
+# Texts in double quotes, as JSON writes them, and cells of a CSV file, in which quotes are doubled. Without "+" after
+# their counts, a quote without its other half takes memory for every sign, or a time that grows with the square; for
+# the same reason a text may also end with its line, or with the file.
+QUOTED = re.compile(r'"([^"\\\n]*+(?:\\.[^"\\\n]*+)*+)(?:"|\\?$)', re.MULTILINE)
+DOUBLED = re.compile(r'"((?:[^"]++|"")*+)(?:"|\Z)')
+COLOURS = re.compile(r"\x1b\[[\d;]*m")
+SOURCES = {".py", ".js", ".html", ".css"}
+DEFUSED = ("'=", "'+", "'-", "'@")  # how the CSV of a report's page begins a text that a spreadsheet would compute
+LONGEST, DEEPEST = 4096, 64  # characters of a path, and how many of its endings are tried
+
+
+class Number(str):
+    """A number in JSON, or among other words: seldom an id, for nearly every text has numbers."""
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, keys too, and what may be an id in it; also bytes that are UTF-8."""
+    left = [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, bytes):
+            with suppress(UnicodeDecodeError):
+                value = value.decode()
+        if isinstance(value, Number):
+            yield value
+        elif isinstance(value, str):
+            yield value
+            if (inner := _json(value)) is not None:
+                left.append(inner)
+            elif len(value) > 1:
+                yield from _of_text(value)
+        elif isinstance(value, dict):
+            left += [*value, *value.values()]
+        elif isinstance(value, list | tuple):
+            left += value
+
+
+def meant(texts: Iterable[str]) -> Iterator[str]:
+    """Each text; without the apostrophe that keeps a spreadsheet from computing it; of a path, its endings; and with
+    its accents composed and taken apart."""
+    for text in texts:
+        yield text
+        if not text.isascii():
+            yield from {normalize("NFC", text), normalize("NFD", text)} - {text}
+        if text.startswith(DEFUSED):
+            yield text[1:]
+        if ("/" in text or "\\" in text) and len(text) <= LONGEST:
+            path = text.replace("\\", "/")
+            at = path.rfind("/")
+            for _ in range(DEEPEST):
+                if at < 0:
+                    break
+                yield path[at + 1 :]
+                at = path.rfind("/", 0, at)
+
+
+def _of_text(text: str) -> Iterator[str]:
+    """Lines, cells of a table, words, and quoted strings as JSON and CSV write them."""
+    is_markup = text.lstrip()[:1] == "<"  # a comma in it separates no cells, and a text in quotes may be a width
+    for form in _forms(text):
+        for line in form.split("\n"):
+            line = line.removesuffix("\r")
+            cells = [line] + [cell for by in ("" if is_markup else CELLS) if by in line for cell in line.split(by)]
+            yield from {*cells, *map(str.strip, cells)}
+            yield from _of_words(line)
+    for quoted in QUOTED.finditer(text):
+        with suppress(ValueError):
+            said = json.loads(f'"{quoted[1]}"').encode("utf-8", "replace").decode()  # a lone surrogate is in no id
+            yield Number(said) if is_markup and NUMBER.fullmatch(said) else said
+            if (inner := _json(said)) is not None:
+                yield from texts_in(inner)
+    yield from (cell[1].replace('""', '"') for cell in DOUBLED.finditer(text) if '""' in cell[1])
+
+
+def _forms(text: str) -> Iterator[str]:
+    """The text as it is; without a terminal's colours; and with HTML's entities and SQL's doubled quotes as the signs
+    that they mean."""
+    yield text
+    if "\x1b" in text:
+        yield COLOURS.sub(" ", text)
+    if "&" in text and (plain := html.unescape(text)) != text:
+        yield plain
+    if "''" in text:
+        yield text.replace("''", "'")
+
+
+def _of_words(line: str) -> Iterator[str]:
+    """Each word, and up to ``WORDS_OF_AN_ID`` in a row with what is between them."""
+    starts = deque[int](maxlen=WORDS_OF_AN_ID - 1)
+    for word in WORD.finditer(line):
+        for end in dict.fromkeys((word.end(), word.start() + len(word[0].rstrip(ENDS)))):
+            last = line[word.start() : end]
+            yield Number(last) if NUMBER.fullmatch(last) else last
+            yield from (line[start:end] for start in starts)
+        starts.append(word.start())
+
+
+def _json(text: str) -> Any:
+    """The object or list that a text writes in JSON, with numbers as ``Number`` and an object as its pairs; None if it
+    writes neither."""
+    if text.lstrip()[:1] not in ("{", "[") or len(text) > MAX_JSON:
+        return None
+    try:
+        return json.loads(text, object_pairs_hook=tuple, parse_int=Number, parse_float=Number)
+    except (ValueError, RecursionError):
+        return None
+
+
+def is_said_anyway(text: str) -> bool:
+    """Whether ``text`` is a word in taftcache's own files, or stands in quotes there, such as "mean" or "closed form".
+
+    A store and what is made of it have these, too, whatever its samples are called. A number is no word.
+    """
+    return text in _said_by_taftcache() and not NUMBER.fullmatch(text)
+
+
+@cache
+def _said_by_taftcache() -> frozenset[str]:
+    files = (file for file in Path(taftcache.errors.__file__).parent.rglob("*") if file.suffix in SOURCES)
+    texts = (file.read_text("utf-8") for file in files)
+    return frozenset(chain.from_iterable((*WORD.findall(text), *QUOTED.findall(text)) for text in texts))
