@@ -169,8 +169,8 @@ def open_images(
     """The sources of ``data``, for ``store``, and notes on what lies there and is left out.
 
     A folder without images is no class, unless the store at this place has the class or forgot it: then its images
-    were taken away, as they must be after a request to forget them. Nor is a class that only rows of splits have which
-    are not used. ``new_classes`` as for ``append``, None for others; ``forgotten_of`` as for ``extract``.
+    were taken away, as they must be after a request to forget them. The same holds for a class that has rows in no
+    split that is used. ``new_classes`` as for ``append``, None for others; ``forgotten_of`` as for ``extract``.
 
     Raises:
         DataError: a class that only test images have, and the store at this place neither has nor forgot, unless such
