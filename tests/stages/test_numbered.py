@@ -233,6 +233,10 @@ def test_ids_of_another_kind_are_refused(made, images, tmp_path):
     for command in (taftcache.extract, taftcache.append):
         with pytest.raises(IdentityError, match="ids of another kind now"):
             command(asking)
+    with pytest.raises(IdentityError, match="ids of another kind now"):
+        taftcache.append(
+            asked(asking.store_path, table, train_split="dev")
+        )  # of a table that is one part, it says nothing
     with pytest.raises(IdentityError) as caught:
         taftcache.append(asked(asking.store_path, table, id_key="image"))
     assert "data.id_key" in caught.value.got
