@@ -408,6 +408,12 @@ def test_a_file_grows_past_its_digits(one_digit, tmp_path, images, kind):
     assert ids_of(asking.store_path) == numbered(30, 4)
     with FeatureStore(asking.store_path) as store:
         assert all(map(Pictures(store).encoded, numbered(30, 4)))
+    for file in asking.store_path.glob("shards/*/labels/c.0"):
+        file.rename(file.with_name("away"))
+    with FeatureStore(asking.store_path) as store:  # which still knows its ids
+        assert all(map(Pictures(store).encoded, numbered(30, 4)))
+    for file in asking.store_path.glob("shards/*/labels/away"):
+        file.rename(file.with_name("c.0"))
     assert [note.startswith("1 row still") for note in taftcache.extract(asking).notes] == [True]
     assert taftcache.append(asking).added == {}
     assert taftcache.forget(asking.store_path, ["set/7"]).in_source == ["set/7"]
