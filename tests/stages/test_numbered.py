@@ -16,7 +16,8 @@ from taftcache.errors import DataError, IdentityError, StoreError, TaftcacheErro
 from taftcache.remote.jobs import RowJob
 from taftcache.remote.rows import _loaded
 from taftcache.remote.task import portable
-from taftcache.stages.extract.moving import BY_NUMBER, _remade
+from taftcache.stages.extract.forgotten import BY_NUMBER
+from taftcache.stages.extract.moving import _remade
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.teaching import open_students
 from taftcache.view.pictures import Pictures
@@ -233,10 +234,9 @@ def test_ids_of_another_kind_are_refused(made, images, tmp_path):
     for command in (taftcache.extract, taftcache.append):
         with pytest.raises(IdentityError, match="ids of another kind now"):
             command(asking)
+    split = asked(asking.store_path, table, train_split="dev")  # which one table does not have
     with pytest.raises(IdentityError, match="ids of another kind now"):
-        taftcache.append(
-            asked(asking.store_path, table, train_split="dev")
-        )  # of a table that is one part, it says nothing
+        taftcache.append(split)
     with pytest.raises(IdentityError) as caught:
         taftcache.append(asked(asking.store_path, table, id_key="image"))
     assert "data.id_key" in caught.value.got

@@ -36,7 +36,7 @@ _RATIO = 100  # and how many times its own size; deflate reaches a thousand, wit
 _PIXELS = 1 << 28  # of one image, somewhat more than PIL decodes
 _FILE = 1 << 30  # bytes of one image's file, as many as a chunk of HDF5 may have
 _DIGITS, _MOST_DIGITS = 4, 9  # of numbers of rows in ids
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
+_DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 _WHOLE = re.compile(r"-?[0-9]+(\.0*)?")  # a whole number, perhaps written as a fraction
 
 
@@ -265,7 +265,7 @@ def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tu
         return names, [int(v) for v in labels]
     found = texts(file, "labels", labels)
     if names is None:
-        if all(map(_NUMBER.fullmatch, found)):  # as pandas writes integers once there were gaps
+        if all(map(_DECIMAL.fullmatch, found)):  # as pandas writes integers once there were gaps
             found = [text.partition(".")[0] if _WHOLE.fullmatch(text) else text for text in found]
         check_classes(file, found)
         names = sorted(set(found), key=name_order)

@@ -24,6 +24,7 @@ from taftcache.names import counted
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.extract.classes import classes_of, other_classes
+from taftcache.stages.extract.forgotten import BY_NUMBER
 from taftcache.stages.extract.reextraction import Reextraction
 from taftcache.stages.progress import Progress
 
@@ -31,10 +32,6 @@ LIES_AT = ("train", "test", "root")  # of [data]: where the images lie
 SPLITS = ("train_split", "test_split")  # of [data]: which part of that
 AGAIN = 8  # rows that are made again, or one of each shard if there are more shards
 ALIKE = 0.01  # a part of the row's norm: another processor's rounding is far below it, another image's row far above
-
-BY_NUMBER = (
-    "what was forgotten is kept out by numbers of rows: if rows have moved since, it is taken in, and others stay out"
-)
 
 
 def is_moved(store: FeatureStore, recipe: Recipe) -> bool:
