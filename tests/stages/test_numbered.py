@@ -284,15 +284,26 @@ def test_a_folder_of_parquet_files_keeps_its_kind_of_ids(images, tmp_path):
         taftcache.append(asking)
 
 
-def test_another_split_of_a_folder_is_appended(images, tmp_path):
+@pytest.mark.parametrize("kind", ["files", "column", "arrays"])
+def test_another_split_is_appended(images, tmp_path, kind):
     """Its ids are other numbers, and no kind of their own."""
-    folder = tmp_path / "hub"
-    folder.mkdir()
-    for split, rows in (("train", range(30)), ("validation", range(30, ROWS))):
-        write_inside(folder / f"{split}.parquet", images, order=rows)
-    taftcache.extract(asked(tmp_path / "store", folder))
-    other = asked(tmp_path / "store", folder, train_split="validation")
-    assert sum(taftcache.append(other).added.values()) == ROWS - 30
+    place, more = tmp_path / "hub", {}
+    splits = {"train": range(30), "validation": range(30, ROWS - 4), "test": range(ROWS - 4, ROWS)}
+    if kind == "files":
+        place.mkdir()
+        for split, rows in splits.items():
+            write_inside(place / f"{split}.parquet", images, order=rows)
+    elif kind == "column":
+        place, more = place.with_suffix(".parquet"), {"test": str(place.with_suffix(".parquet")), "test_split": "test"}
+        write_inside(place, images, split=[split for split, rows in splits.items() for _ in rows])
+    else:
+        place, (pixels, labels) = place.with_suffix(".npz"), digits()
+        parts = {split: (pixels[rows], labels[rows] % 3) for split, rows in splits.items()}
+        np.savez(place, **{f"{s}_{key}": a for s, two in parts.items() for key, a in zip(("x", "y"), two, strict=True)})
+        more = {"source": "npz", "image_key": "x", "label_key": "y"}
+    taftcache.extract(asked(tmp_path / "store", place, **more))
+    other = asked(tmp_path / "store", place, **more, train_split="validation")
+    assert sum(taftcache.append(other).added.values()) == ROWS - 34
     with pytest.raises(IdentityError, match=r"data\.train_split"):
         taftcache.extract(other)
 
