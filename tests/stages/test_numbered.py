@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from PIL import Image
 
 import taftcache
 from taftcache.cache.store import FeatureStore
@@ -284,8 +285,17 @@ def test_a_folder_of_parquet_files_keeps_its_kind_of_ids(images, tmp_path):
         taftcache.append(asking)
 
 
-@pytest.mark.parametrize("kind", ["files", "column", "arrays"])
-def test_another_split_is_appended(images, tmp_path, kind):
+class OfTimm(list):
+    """A dataset without names of files or classes."""
+
+    def __init__(self, rows: range) -> None:
+        pixels, labels = digits()
+        super().__init__((Image.fromarray(pixels[k]), labels[k] % 3) for k in rows)
+        self.targets = [label for _, label in self]
+
+
+@pytest.mark.parametrize("kind", ["files", "column", "arrays", "timm"])
+def test_another_split_is_appended(images, tmp_path, monkeypatch, kind):
     """Its ids are other numbers, and no kind of their own."""
     place, more = tmp_path / "hub", {}
     splits = {"train": range(30), "validation": range(30, ROWS - 4), "test": range(ROWS - 4, ROWS)}
@@ -296,6 +306,10 @@ def test_another_split_is_appended(images, tmp_path, kind):
     elif kind == "column":
         place, more = place.with_suffix(".parquet"), {"test": str(place.with_suffix(".parquet")), "test_split": "test"}
         write_inside(place, images, split=[split for split, rows in splits.items() for _ in rows])
+    elif kind == "timm":
+        opened = lambda name, *, root, split: OfTimm(splits[split])  # noqa: E731
+        monkeypatch.setattr("taftcache.backbone.sources.timm_dataset.create_dataset", opened)
+        more = {"source": "timm"}
     else:
         place, (pixels, labels) = place.with_suffix(".npz"), digits()
         parts = {split: (pixels[rows], labels[rows] % 3) for split, rows in splits.items()}
