@@ -51,7 +51,7 @@ from taftcache.backbone.forward.engine import CpuEngine, ImageBatch
 from taftcache.backbone.forward.extract import default_batch, extract
 from taftcache.backbone.model import load_backbone, wrap_model
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.sources.arrays import ArraySource
+from taftcache.backbone.sources.arrays import ArraySource, AskedArrays, split_of
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
@@ -153,7 +153,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"--images must be a multiple of --batch that the data has: {len(source.items)} came")
     batches = [transform.normalise(part.to(device)) for part in pixels.split(args.batch)]
     arrays = {"images": pixels.numpy(), "labels": np.array([source.classes[i.label] for i in source.items])}
-    memory = ArraySource(Path("memory.npz"), arrays, "images", "labels")
+    asked = AskedArrays(Path("memory.npz"), "images", "labels")
+    memory = ArraySource(asked, arrays, split_of(asked, arrays))
     # At crop_pct 1 images of the model's size pass through resizing and cropping as they are.
     as_is = Preprocess(wrap_model(backbone.model, backbone.name, PreprocessSpec(crop_pct=1.0), device))
 

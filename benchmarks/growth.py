@@ -28,6 +28,7 @@ import h5py
 import numpy as np
 from record import Kept, json_parser, print_report, record
 
+from taftcache.backbone.sources.arrays import AskedArrays
 from taftcache.backbone.sources.npz import open_npz
 from taftcache.cache.store import FeatureStore
 from taftcache.names import EXACT
@@ -59,7 +60,7 @@ def generated(file: Path, images: int, classes: int) -> None:
 
 def repeated(file: Path, npz: Path, images: int) -> None:
     """An HDF5 file of the pictures of ``npz``, from the first again until there are ``images``."""
-    source = open_npz(npz, "images", "labels")
+    source = open_npz(AskedArrays(npz, "images", "labels"))
     once = np.stack([np.asarray(source.read(k)) for k in range(len(source.items))])
     with h5py.File(file, "w") as out:
         to = out.create_dataset("images", (images, *once.shape[1:]), np.uint8)

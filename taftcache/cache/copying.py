@@ -165,8 +165,7 @@ def _remember(root: Home, there: TombstoneFile, source: FeatureStore, gone: str)
     now = source.manifest
     there.add_charges(ledger.charges(root, now.ledger))
     there.merge(source.tombstone_file)
-    if gone:
-        there.destroy_key(gone)
+    there.destroy_key(gone)  # before anything is written; "" is no key's digest
     if now.tombstone_key:
         there.add(ledger.read_key(root, now), now.tombstones)
 
@@ -292,6 +291,7 @@ def _memory(source: FeatureStore, made: FeatureStore) -> None:
     """The base, the ledger and the tombstones, in one commit; and what only the file beside ``source`` remembers."""
     with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
         made.tombstone_file.merge(source.tombstone_file)
+        made.tombstone_file.save()
     there = source.manifest
     wanted = made.manifest.replace(
         objects=source.objects(BASE),

@@ -74,6 +74,7 @@ class FeatureStore:
         self._lock: WriterLock | None = None
         self._committer: Committer | None = None
         self._later: tuple[Manifest, dict[bytes, frozenset[str]]] | None = None  # what only the file beside has
+        self._readable: tuple[Manifest, set[str]] | None = None  # ids, for `knows`
         try:
             self.root, self.staging = open_home(path)
         except OSError as error:
@@ -255,8 +256,13 @@ class FeatureStore:
         return self._contents.holds(sample_id)
 
     def knows(self, sample_id: str) -> bool:
-        """Whether a shard has a row of that id, or had one that was forgotten."""
-        return self.holds(sample_id) or self.is_forgotten(sample_id)
+        """Whether a shard whose ids can be read has a row of that id, or had one that was forgotten."""
+        if self._readable is None or self._readable[0] is not self.manifest:
+            self._readable = self.manifest, set()
+            for shard in self.every_shard:
+                with suppress(StoreError):  # what needs its rows reports it
+                    self._readable[1].update(shard.sample_ids)
+        return sample_id in self._readable[1] or self.is_forgotten(sample_id)
 
     def objects(self, prefix: str = "") -> dict[str, ObjectRef]:
         """The objects whose names begin with ``prefix`` ("components/"), by name."""

@@ -113,7 +113,7 @@ class Pictures:
                     from taftcache.backbone.sources.opening import open_source
 
                 try:
-                    sources = [source for source in open_source(self._spec, self._knows) if source is not None]
+                    sources = [source for source in open_source(self._spec, self._store.knows) if source is not None]
                     self._why, self._note = self._doubts([source for source in sources if source.numbered])
                     for source in sources if not self._why else ():
                         self._places |= {item.id: (source, k) for k, item in enumerate(source.items)}
@@ -125,14 +125,10 @@ class Pictures:
     def _rows(self) -> dict[str, str]:
         """The class of each row in shards that can be read."""
         found, classes = dict[str, str](), self._store.classes
-        for ref in self._store.manifest.shards:
+        for shard in self._store.every_shard:
             with suppress(StoreError):
-                shard = self._store.shard(ref.name)
                 found |= {i: classes[k] for i, k in zip(shard.sample_ids, shard.labels, strict=True)}
         return found
-
-    def _knows(self, sample: str) -> bool:
-        return sample in self._rows or self._store.is_forgotten(sample)
 
     def _doubts(self, numbered: list[Source]) -> tuple[str, str]:
         """Why images with numbers of rows for ids cannot be shown, or what to bear in mind; each "" if there is none.

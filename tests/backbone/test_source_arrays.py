@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from taftcache.backbone.sources.arrays import ArraySource, label_indexes, numbers
+from taftcache.backbone.sources.arrays import ArraySource, AskedArrays, label_indexes, numbers, split_of
 from taftcache.backbone.sources.base import Item
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
@@ -166,6 +166,27 @@ def test_arrays_of_no_split_are_those_of_the_file(opened, kind, tmp_path):
     assert [item.id for item in (*train.items, *test.items)] == [str(k) for k in range(8)]
 
 
+@pytest.mark.parametrize("spelt", SPELT.values(), ids=SPELT.keys())
+def test_ids_of_no_split_are_said_to_be_of_one_each(kind, tmp_path, spelt):
+    if kind == "npz" and "/" in spelt:
+        return
+
+    def opened(name, ids):
+        file = str(write(tmp_path / f"{name}.{kind}", in_splits(spelt, "x") | ids))
+        return open_source(DataSpec(source=kind, train=file, test=file, test_split="test", image_key="x"))
+
+    with pytest.raises(DataError, match="has 4 images, but 8 ids") as caught:
+        opened("one", {"id": np.arange(8)})
+    name = spelt.format(split="train", key="x")
+    assert f"an array of its own, named as {name!r} is, with 'id' for 'x'" in caught.value.do
+    ours, theirs = (spelt.format(split=split, key="id") for split in ("train", "test"))
+    train, test = opened("each", {ours: np.arange(4), theirs: np.arange(4, 8)})
+    assert [item.id for item in (*train.items, *test.items)] == [str(k) for k in range(8)]
+    with pytest.raises(DataError) as caught:
+        opened("wrong", {ours: np.arange(8)})
+    assert caught.value.do == "write an id for each image, or none"
+
+
 def test_numbers_of_rows_keep_the_digits_that_a_store_knows():
     grown = numbers("a", 10_050, {"a/0003"}.__contains__)
     assert (grown[3], grown[9_999], grown[10_000]) == ("a/0003", "a/9999", "a/10000")
@@ -195,8 +216,9 @@ def test_an_image_of_hdf5_is_bounded_before_it_is_read(tmp_path):
         file.create_dataset("blob", (2**32,), "u1", chunks=(2**30,))
         file["offset"], file["label"] = [0, 2**31, 2**32], [0, 1]
     for name, says in (("pixels", "pixels, too many for one image"), ("files", f"more than {2**30} bytes")):
+        asked = AskedArrays(tmp_path / name, "images", "labels")
         with h5py.File(tmp_path / f"{name}.hdf5") as file, pytest.raises(DataError, match=says):
-            ArraySource(tmp_path / name, dict(file), "images", "labels")
+            ArraySource(asked, dict(file), split_of(asked, file))
 
 
 BAD = {

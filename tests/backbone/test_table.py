@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from taftcache.backbone.sources.arrays import ArraySource, label_indexes
+from taftcache.backbone.sources.arrays import ArraySource, AskedArrays, label_indexes, split_of
 from taftcache.backbone.sources.base import check_classes
 from taftcache.backbone.sources.columns import is_table, read_table
 from taftcache.backbone.sources.opening import open_source
@@ -210,7 +210,12 @@ def vectors_of(folder: Path, labels: np.ndarray) -> None:
 
 
 def arrays_of(folder: Path, labels: np.ndarray) -> None:
-    ArraySource(folder / "a.npz", {"x": np.zeros((len(labels), 2, 2, 3), np.uint8), "y": labels}, "x", "y")
+    array_source(folder, {"x": np.zeros((len(labels), 2, 2, 3), np.uint8), "y": labels})
+
+
+def array_source(folder: Path, arrays: dict[str, np.ndarray]) -> ArraySource:
+    asked = AskedArrays(folder / "a.npz", "x", "y")
+    return ArraySource(asked, arrays, split_of(asked, arrays))
 
 
 @pytest.mark.parametrize(
@@ -316,7 +321,7 @@ def test_the_same_labels_are_the_same_classes_everywhere(folder, labels, kind):
     given = [kind(label) for label in labels]
     found = [open_source(spec(write(folder / f"a.{end}", columns(label=given))))[0] for end in ("csv", "parquet")]
     if kind is not float:
-        found.append(ArraySource(folder / "a.npz", {"x": PIXELS, "y": np.array(given)}, "x", "y"))
+        found.append(array_source(folder, {"x": PIXELS, "y": np.array(given)}))
     found.append(Vectors.of(folder / "a.npy", np.zeros((6, 3)), np.array(given), None))
     for source in found:
         assert source.classes == classes

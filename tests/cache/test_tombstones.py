@@ -11,6 +11,7 @@ import pytest
 from taftcache.cache.copying import copy
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical
+from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, IntegrityError, StaleStore, StoreError
@@ -188,8 +189,9 @@ def test_advice_fits_why_it_cannot_be_read(tmp_path) -> None:
 def test_a_copy_takes_the_tombstones_along(path, tmp_path) -> None:
     """Those of the manifest, and those that only the file knows."""
     remember(tmp_path / "old", b"k" * 32, ["from an earlier store"])
-    other = TombstoneFile(tmp_path / "old")
-    TombstoneFile(path).merge(other)
+    beside = TombstoneFile(path)
+    beside.merge(TombstoneFile(tmp_path / "old"))
+    beside.save()
     with FeatureStore(path) as store:
         copy(store, tmp_path / "copy")
     found = TombstoneFile(tmp_path / "copy")
@@ -235,15 +237,29 @@ def test_a_newer_state_is_copied_over_an_older_one(path, tmp_path) -> None:
     assert found.holds(IDS[0])
 
 
-def test_a_key_that_was_destroyed_goes_with_the_next_copy(path, tmp_path) -> None:
+def test_a_key_that_was_destroyed_goes_with_the_next_copy(path, tmp_path, monkeypatch) -> None:
+    """Also where an earlier release left it beside the source: it is not even written for a moment."""
+    key = TombstoneFile(path).key
     with FeatureStore(path, mode="a") as store:
         copy(store, tmp_path / "copy")
         assert TombstoneFile(tmp_path / "copy").holds(GONE)
         with store.transaction() as change:
             change.destroy_key()
             change.record({"event": "destroy-key"})
+    remember(path, key, [GONE])
+    remember(path, b"k" * 32, ["from an earlier store"])
+    written = list[bytes]()
+    swap = Folder.swap
+
+    def seen(self, name, data, **more):
+        written.append(data)
+        swap(self, name, data, **more)
+
+    monkeypatch.setattr(Folder, "swap", seen)
+    with FeatureStore(path) as store:
         copy(store, tmp_path / "copy", update=True)
-    assert not TombstoneFile(tmp_path / "copy").key
+    assert [key.hex().encode() in data for data in written] == [False] * 3, "twice beside it, and the manifest"
+    assert TombstoneFile(tmp_path / "copy").key == b"k" * 32
 
 
 def test_what_an_older_state_does_not_know_is_not_taken_for_destroyed(tmp_path) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from taftcache.backbone.sources.arrays import ArraySource
+from taftcache.backbone.sources.arrays import ArraySource, AskedArrays
 from taftcache.backbone.sources.hdf5 import open_hdf5
 from taftcache.backbone.sources.npz import open_npz
 from taftcache.cache.columns import Columns
@@ -291,7 +291,7 @@ def npz(folder: Path) -> Target:
 
     def run(data: bytes, chance: random.Random) -> None:
         (folder / "a.npz").write_bytes(data)
-        _read(open_npz(folder / "a.npz", "images", "labels"))
+        _read(open_npz(AskedArrays(folder / "a.npz", "images", "labels")))
 
     for data in files:
         run(data, random.Random(0))
@@ -325,7 +325,7 @@ def hdf5(folder: Path) -> Target:
     def run(data: bytes, chance: random.Random) -> None:
         (folder / "a.h5").write_bytes(data)
         with suppress(DataError):
-            _read(open_hdf5(folder / "a.h5", "images", "labels"))
+            _read(open_hdf5(AskedArrays(folder / "a.h5", "images", "labels")))
         with FeatureFile(folder / "a.h5") as features:
             if not features.is_export:
                 found = vectors_of_hdf5(features, Columns())

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from PIL import Image
 
 import taftcache
 from taftcache.cache.store import FeatureStore
@@ -16,7 +17,8 @@ from taftcache.errors import DataError, IdentityError, StoreError, TaftcacheErro
 from taftcache.remote.jobs import RowJob
 from taftcache.remote.rows import _loaded
 from taftcache.remote.task import portable
-from taftcache.stages.extract.moving import BY_NUMBER, _remade
+from taftcache.stages.extract.forgotten import BY_NUMBER
+from taftcache.stages.extract.moving import _remade
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.teaching import open_students
 from taftcache.view.pictures import Pictures
@@ -233,6 +235,9 @@ def test_ids_of_another_kind_are_refused(made, images, tmp_path):
     for command in (taftcache.extract, taftcache.append):
         with pytest.raises(IdentityError, match="ids of another kind now"):
             command(asking)
+    split = asked(asking.store_path, table, train_split="dev")  # which one table does not have
+    with pytest.raises(IdentityError, match="ids of another kind now"):
+        taftcache.append(split)
     with pytest.raises(IdentityError) as caught:
         taftcache.append(asked(asking.store_path, table, id_key="image"))
     assert "data.id_key" in caught.value.got
@@ -280,15 +285,39 @@ def test_a_folder_of_parquet_files_keeps_its_kind_of_ids(images, tmp_path):
         taftcache.append(asking)
 
 
-def test_another_split_of_a_folder_is_appended(images, tmp_path):
+class OfTimm(list):
+    """A dataset without names of files or classes."""
+
+    def __init__(self, rows: range) -> None:
+        pixels, labels = digits()
+        super().__init__((Image.fromarray(pixels[k]), labels[k] % 3) for k in rows)
+        self.targets = [label for _, label in self]
+
+
+@pytest.mark.parametrize("kind", ["files", "column", "arrays", "timm"])
+def test_another_split_is_appended(images, tmp_path, monkeypatch, kind):
     """Its ids are other numbers, and no kind of their own."""
-    folder = tmp_path / "hub"
-    folder.mkdir()
-    for split, rows in (("train", range(30)), ("validation", range(30, ROWS))):
-        write_inside(folder / f"{split}.parquet", images, order=rows)
-    taftcache.extract(asked(tmp_path / "store", folder))
-    other = asked(tmp_path / "store", folder, train_split="validation")
-    assert sum(taftcache.append(other).added.values()) == ROWS - 30
+    place, more = tmp_path / "hub", {}
+    splits = {"train": range(30), "validation": range(30, ROWS - 4), "test": range(ROWS - 4, ROWS)}
+    if kind == "files":
+        place.mkdir()
+        for split, rows in splits.items():
+            write_inside(place / f"{split}.parquet", images, order=rows)
+    elif kind == "column":
+        place, more = place.with_suffix(".parquet"), {"test": str(place.with_suffix(".parquet")), "test_split": "test"}
+        write_inside(place, images, split=[split for split, rows in splits.items() for _ in rows])
+    elif kind == "timm":
+        opened = lambda name, *, root, split: OfTimm(splits[split])  # noqa: E731
+        monkeypatch.setattr("taftcache.backbone.sources.timm_dataset.create_dataset", opened)
+        more = {"source": "timm"}
+    else:
+        place, (pixels, labels) = place.with_suffix(".npz"), digits()
+        parts = {split: (pixels[rows], labels[rows] % 3) for split, rows in splits.items()}
+        np.savez(place, **{f"{s}_{key}": a for s, two in parts.items() for key, a in zip(("x", "y"), two, strict=True)})
+        more = {"source": "npz", "image_key": "x", "label_key": "y"}
+    taftcache.extract(asked(tmp_path / "store", place, **more))
+    other = asked(tmp_path / "store", place, **more, train_split="validation")
+    assert sum(taftcache.append(other).added.values()) == ROWS - 34
     with pytest.raises(IdentityError, match=r"data\.train_split"):
         taftcache.extract(other)
 
@@ -404,6 +433,12 @@ def test_a_file_grows_past_its_digits(one_digit, tmp_path, images, kind):
     assert ids_of(asking.store_path) == numbered(30, 4)
     with FeatureStore(asking.store_path) as store:
         assert all(map(Pictures(store).encoded, numbered(30, 4)))
+    for file in asking.store_path.glob("shards/*/labels/c.0"):
+        file.rename(file.with_name("away"))
+    with FeatureStore(asking.store_path) as store:  # which still knows its ids
+        assert all(map(Pictures(store).encoded, numbered(30, 4)))
+    for file in asking.store_path.glob("shards/*/labels/away"):
+        file.rename(file.with_name("c.0"))
     assert [note.startswith("1 row still") for note in taftcache.extract(asking).notes] == [True]
     assert taftcache.append(asking).added == {}
     assert taftcache.forget(asking.store_path, ["set/7"]).in_source == ["set/7"]

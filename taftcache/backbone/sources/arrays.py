@@ -36,30 +36,44 @@ _RATIO = 100  # and how many times its own size; deflate reaches a thousand, wit
 _PIXELS = 1 << 28  # of one image, somewhat more than PIL decodes
 _FILE = 1 << 30  # bytes of one image's file, as many as a chunk of HDF5 may have
 _DIGITS, _MOST_DIGITS = 4, 9  # of numbers of rows in ids
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
+_DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 _WHOLE = re.compile(r"-?[0-9]+(\.0*)?")  # a whole number, perhaps written as a fraction
 
 
-class ArraySource:
-    """Images from ``arrays`` (numpy arrays, or HDF5 datasets that are read one image at a time).
+class AskedArrays(NamedTuple):
+    """What is asked of a file of arrays.
 
-    file: for messages. id_key: the array of ids; ``id`` or ``ids`` by default. name: put before numbers of rows; the
-    file's stem by default. knows: as for `numbers`. splits: those that the file has, and ``""`` if the
-    arrays are of none.
+    id_key: the array of ids; ``id`` or ``ids`` by default. prefix: put before the file's stem in numbers of rows.
+    split: whose arrays are read if that is ``required``, because the file is both train and test, or if the file has no
+    other images. knows: as for `numbers`.
     """
 
-    def __init__(
-        self,
-        file: Path,
-        arrays: Mapping[str, Any],
-        image_key: str,
-        label_key: str,
-        name: str | None = None,
-        id_key: str | None = None,
-        knows: Knows = None,
-        splits: Sequence[str] = (),
-    ) -> None:
-        self.splits = splits
+    file: Path
+    image_key: str
+    label_key: str
+    id_key: str | None = None
+    prefix: str = ""
+    split: str = ""
+    required: bool = False
+    knows: Knows = None
+
+
+class SplitArrays(NamedTuple):
+    """Which arrays of a file are read. own: `in_split`, empty if they are of no split. name: for numbers of rows.
+    splits: those that the file has, and ``""`` if the arrays are of none."""
+
+    own: dict[str, str]
+    name: str
+    splits: Sequence[str]
+
+
+class ArraySource:
+    """Images from ``arrays`` (numpy arrays, or HDF5 datasets that are read one image at a time), those of a split by
+    plain names. ``splits`` as in `SplitArrays`."""
+
+    def __init__(self, asked: AskedArrays, arrays: Mapping[str, Any], read: SplitArrays) -> None:
+        file, image_key, label_key = asked.file, asked.image_key, asked.label_key
+        self.splits = read.splits
         self._encoded = image_key not in arrays and "blob" in arrays
         if self._encoded:
             label_key = label_key if label_key in arrays else "label"
@@ -78,9 +92,9 @@ class ArraySource:
         labels = np.asarray(given[()])
         names = texts(file, "classes", arrays["classes"][()]) if "classes" in arrays else None
         self.classes, indexes = label_indexes(file, labels.reshape(-1), names)
-        key = id_key or next((k for k in _IDS if k in arrays), None)
+        key = asked.id_key or next((k for k in _IDS if k in arrays), None)
         self.numbered = key is None
-        ids = numbers(name or file.stem, n, knows) if key is None else _ids(file, arrays, n, key)
+        ids = numbers(read.name, n, asked.knows) if key is None else _ids(asked, arrays, n, key, read.own)
         self.items = [Item(id, label) for id, label in zip(ids, indexes, strict=True)]
         check_items(str(file), self.classes, self.items)
 
@@ -118,36 +132,25 @@ def splits_with(names: Collection[str], *plain: str) -> list[str]:
     return sorted(set.intersection(*found) - {"", *names})
 
 
-class SplitArrays(NamedTuple):
-    """Which arrays of a file are read. own: `in_split`, empty if they are of no split. name: for numbers of rows.
-    splits: as in `ArraySource`."""
-
-    own: dict[str, str]
-    name: str
-    splits: Sequence[str]
-
-
-def split_of(
-    file: Path, names: Collection[str], image_key: str, label_key: str, split: str, prefix: str, *, required: bool
-) -> SplitArrays:
-    """The arrays of a split if that is ``required``, because the file is both train and test, or if the file has no
-    other images. ``prefix`` is put before the file's stem.
+def split_of(asked: AskedArrays, names: Collection[str]) -> SplitArrays:
+    """Which of the arrays of these names are read.
 
     Raises:
-        DataError: it is required, and the split has no images.
+        DataError: a split is required, and has no images.
     """
-    splits = splits_with(names, image_key, label_key) or splits_with(names, "blob", "offset")
-    found = in_split(names, split) if required or not {image_key, "blob"} & {*names} else {}
-    if {image_key, "blob"} & found.keys():
-        return SplitArrays(found, f"{prefix}{file.stem}/{split}", splits)
-    if required:
+    splits = splits_with(names, asked.image_key, asked.label_key) or splits_with(names, "blob", "offset")
+    images, name = {asked.image_key, "blob"}, asked.prefix + asked.file.stem
+    found = in_split(names, asked.split) if asked.required or images.isdisjoint(names) else {}
+    if not images.isdisjoint(found):
+        return SplitArrays(found, f"{name}/{asked.split}", splits)
+    if asked.required:
         raise DataError(
-            f"{file} has no array {image_key!r} of the split {split!r}",
+            f"{asked.file} has no array {asked.image_key!r} of the split {asked.split!r}",
             got=f"it holds {', '.join(sorted(names)) or 'nothing'}",
             do="set data.train_split and data.test_split to the splits in these names, such as train in train_images, "
             "and data.image_key and data.label_key to what stands beside them, such as images; or leave data.test out",
         )
-    return SplitArrays({}, prefix + file.stem, ["", *splits])
+    return SplitArrays({}, name, ["", *splits])
 
 
 def to_numpy(what: str, given: Any) -> Any:
@@ -262,7 +265,7 @@ def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tu
         return names, [int(v) for v in labels]
     found = texts(file, "labels", labels)
     if names is None:
-        if all(map(_NUMBER.fullmatch, found)):  # as pandas writes integers once there were gaps
+        if all(map(_DECIMAL.fullmatch, found)):  # as pandas writes integers once there were gaps
             found = [text.partition(".")[0] if _WHOLE.fullmatch(text) else text for text in found]
         check_classes(file, found)
         names = sorted(set(found), key=name_order)
@@ -290,12 +293,15 @@ def _first_numbers(name: str, n: int, digits: int) -> Iterator[str]:
     return (f"{name}/{k:0{digits}d}" for k in range(min(n, 10 ** max(_DIGITS, digits - 1))))
 
 
-def _ids(file: Path, arrays: Mapping[str, Any], n: int, key: str) -> list[str]:
-    ids = texts(file, key, _named(file, arrays, key, "id_key")[()])
+def _ids(asked: AskedArrays, arrays: Mapping[str, Any], n: int, key: str, own: Mapping[str, str]) -> list[str]:
+    ids = texts(asked.file, key, _named(asked.file, arrays, key, "id_key")[()])
+    do = "write an id for each image, or none"
+    if own and key not in own:
+        images = asked.image_key if asked.image_key in own else "blob"
+        like = f"named as {own[images]!r} is, with {key!r} for {images!r}"
+        do = f"write the ids of each split into an array of its own, {like}"
     if len(ids) != n:
-        raise DataError(
-            f"{file} has {counted(n, 'image')}, but {counted(len(ids), 'id')}", do="write an id for each image, or none"
-        )
+        raise DataError(f"{asked.file} has {counted(n, 'image')}, but {counted(len(ids), 'id')}", do=do)
     return ids
 
 

@@ -99,8 +99,8 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item], other
 
 
 REGRESSION = "values are fitted by TangentRegressor"
-_DIGITS = 100  # most digits of a number
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_LONGEST = 100  # text that sorts as a number
+_NUMERIC = re.compile(r"-?\d+(\.\d+)?")
 FEW = 20  # in so few samples, most may well have a class of their own
 
 
@@ -132,9 +132,9 @@ def check_classes(place: object, labels: Sequence[str]) -> None:
 
 
 def name_order(text: str) -> tuple[bool, Decimal, str]:
-    """The key by which names of classes are sorted: numbers, also fractions, come first, in their own order. Texts of
-    more than `_DIGITS` digits sort as texts."""
-    number = len(text) <= _DIGITS and _NUMBER.fullmatch(text)
+    """The key by which names of classes are sorted: numbers, also fractions, come first, in their own order. Longer
+    texts than `_LONGEST` sort as texts."""
+    number = len(text) <= _LONGEST and _NUMERIC.fullmatch(text)
     return not number, Decimal(text if number else 0), text
 
 

@@ -6,30 +6,20 @@ from pathlib import Path
 
 import h5py
 
-from taftcache.backbone.sources.arrays import ArraySource, check_expansion, split_of
-from taftcache.backbone.sources.base import Knows
+from taftcache.backbone.sources.arrays import ArraySource, AskedArrays, check_expansion, split_of
 from taftcache.errors import DataError
 from taftcache.foreign_hdf5 import check_own, node_of
 
 _FAULTS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)  # h5py's, for damaged files
 
 
-def open_hdf5(
-    file: Path,
-    image_key: str,
-    label_key: str,
-    prefix: str = "",
-    id_key: str | None = None,
-    knows: Knows = None,
-    split: str = "",
-    *,
-    required: bool = False,
-) -> ArraySource:
-    """Keep ``file`` open for reading; keys may be paths inside it (``train/images``).
+def open_hdf5(asked: AskedArrays) -> ArraySource:
+    """Keep a file open for reading; keys may be paths inside it (``train/images``).
 
     Links, external storage and virtual datasets are refused: such a file could make the program read any other one.
-    ``split`` and ``required`` as for ``open_npz``.
+    Which split is read, as for ``open_npz``.
     """
+    file, id_key = asked.file, asked.id_key
     if not file.is_file():
         raise DataError(f"no HDF5 file at {file}", got=str(file), do="correct data.train or data.test")
     try:
@@ -39,18 +29,18 @@ def open_hdf5(
             f"{file} cannot be read as HDF5", got=str(error), do="write the file again, or name another"
         ) from error
     try:
-        named = [image_key, label_key, *([] if id_key is None else [id_key])]
+        named = [asked.image_key, asked.label_key, *([] if id_key is None else [id_key])]
         found = {key: _dataset(handle, file, key) for key in dict.fromkeys((*handle, *named))}
         arrays = {key: dataset for key, dataset in found.items() if dataset is not None}
         names = {*_names(handle)} | arrays.keys()
-        read = split_of(file, names, image_key, label_key, split, prefix, required=required)
+        read = split_of(asked, names)
         inner = {plain: _dataset(handle, file, name) for plain, name in read.own.items()}
         arrays |= {plain: dataset for plain, dataset in inner.items() if dataset is not None}
-        whole = {label_key, id_key, "offset", "label", "classes", "id", "ids"}
-        whole.discard(image_key)  # images are read one by one
+        whole = {asked.label_key, id_key, "offset", "label", "classes", "id", "ids"}
+        whole.discard(asked.image_key)  # images are read one by one
         needed = sum(int(array.size) * array.dtype.itemsize for key, array in arrays.items() if key in whole)
         check_expansion(file, needed, file.stat().st_size)
-        return ArraySource(file, arrays, image_key, label_key, read.name, id_key, knows, read.splits)
+        return ArraySource(asked, arrays, read)
     except BaseException as error:
         handle.close()
         if isinstance(error, _FAULTS):

@@ -12,8 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from taftcache.backbone.sources.arrays import ArraySource, check_expansion, split_of
-from taftcache.backbone.sources.base import Knows
+from taftcache.backbone.sources.arrays import ArraySource, AskedArrays, check_expansion, split_of
 from taftcache.errors import DataError
 
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -24,26 +23,17 @@ FAULTS = (
 )
 
 
-def open_npz(
-    file: Path,
-    image_key: str,
-    label_key: str,
-    prefix: str = "",
-    id_key: str | None = None,
-    knows: Knows = None,
-    split: str = "",
-    *,
-    required: bool = False,
-) -> ArraySource:
-    """Read ``file`` into memory; arrays of Python objects are refused, because they are pickles.
+def open_npz(asked: AskedArrays) -> ArraySource:
+    """Read a file into memory; arrays of Python objects are refused, because they are pickles.
 
     An array takes the memory that its header says, which must be what the archive has of it; all arrays together take
-    no more than ``check_expansion`` allows. Of several splits, only the arrays of ``split`` are read (`split_of`); they
-    are the file's arrays by plain names then, beside those that belong to no split.
+    no more than ``check_expansion`` allows. Of several splits, only the arrays of one are read (`split_of`); they are
+    the file's arrays by plain names then, beside those that belong to no split.
     """
+    file = asked.file
     if not file.is_file():
         raise DataError(f"no npz file at {file}", got=str(file), do="correct data.train or data.test")
-    wanted = {image_key, label_key, id_key, "blob", "offset", "label", "classes", "id", "ids"}
+    wanted = {asked.image_key, asked.label_key, asked.id_key, "blob", "offset", "label", "classes", "id", "ids"}
     try:
         with file.open("rb") as stream:
             if stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
@@ -53,7 +43,7 @@ def open_npz(
                 )
             with zipfile.ZipFile(stream) as archive:
                 members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-                read = split_of(file, members, image_key, label_key, split, prefix, required=required)
+                read = split_of(asked, members)
                 members |= {plain: members[name] for plain, name in read.own.items()}
                 needed = sum(entry.file_size for key, entry in members.items() if key in wanted)
                 check_expansion(file, needed, file.stat().st_size)
@@ -69,7 +59,7 @@ def open_npz(
             got=str(error),
             do="save arrays of numbers and texts with numpy.savez, not objects",
         ) from error
-    return ArraySource(file, arrays, image_key, label_key, read.name, id_key, knows, read.splits)
+    return ArraySource(asked, arrays, read)
 
 
 def names_in_npz(file: Path) -> list[str]:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from taftcache.backbone.files import expand_path
+from taftcache.backbone.sources.arrays import AskedArrays
 from taftcache.backbone.sources.base import Knows, Source
 from taftcache.backbone.sources.columns import splits_in
 from taftcache.backbone.sources.digits import DigitsSource
@@ -87,7 +88,7 @@ def _open(spec: DataSpec, place: str, split: str, prefix: str, knows: Knows) -> 
         return table(prefix=prefix, name=apart + path.stem, below=below)
     both = spec.test == spec.train  # then the splits tell ids apart
     open_arrays = open_npz if spec.source == "npz" else open_hdf5
-    return open_arrays(path, *keys, "" if both else apart, spec.id_key, knows, split, required=both)
+    return open_arrays(AskedArrays(path, *keys, spec.id_key, "" if both else apart, split, both, knows))
 
 
 def _is_one_place(spec: DataSpec) -> bool:

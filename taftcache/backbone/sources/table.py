@@ -56,6 +56,7 @@ class TableSource:
         images = _column(place, table, image_key, "name the column of images: --set data.image_key=COLUMN")
         labels = _column(place, table, label_key, "name the column of labels: --set data.label_key=COLUMN")
         self._root, self._images, self._below = root or (place if parts else place.parent), images, below
+        self.split = split
         names = table.classes.get(label_key)
         self.classes, indexes = _labels(place, label_key, labels, names)
         self._rows = list(range(len(images))) if split is None or parts else _of_split(place, table, split)
@@ -172,10 +173,19 @@ def unused_classes(source: Source) -> set[str]:
 
 
 def splits_of(source: Source) -> Sequence[str]:
-    """As `ArraySource.splits`; none for other sources."""
+    """As `SplitArrays.splits`; none for other sources."""
     if isinstance(source, Subset):
         return splits_of(source.whole)
     return source.splits if isinstance(source, ArraySource) else ()
+
+
+def is_of_split(source: Source | None) -> bool:
+    """Whether the images of a table or a file of arrays are those of one split, which the recipe names."""
+    if isinstance(source, Subset):
+        return is_of_split(source.whole)
+    if isinstance(source, TableSource):
+        return source.split is not None
+    return isinstance(source, ArraySource) and "" not in source.splits
 
 
 def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:

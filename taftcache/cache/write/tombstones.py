@@ -71,7 +71,7 @@ class TombstoneFile:
     lies outside the folder, so that restoring the folder leaves it as it is. It is named after the real folder,
     whatever links a path goes through. A file beside a link, left from where the folder lay before, is read too, and
     merged into this one at the next write. A store in a bucket has no such file: only this object remembers what is
-    added. ``add``, ``merge``, ``destroy_key`` and ``destroy_keys`` write at once; what ``consider`` and ``add_charges``
+    added. ``add``, ``destroy_key`` and ``destroy_keys`` write at once; what ``merge``, ``consider`` and ``add_charges``
     take in waits for the next write.
 
     Raises:
@@ -153,13 +153,12 @@ class TombstoneFile:
         self.save()
 
     def merge(self, other: TombstoneFile) -> None:
-        """Remember what ``other`` remembers, too; its keys count as older than those known here."""
+        """Count in what ``other`` remembers; its keys are older than those known here. The next write includes it."""
         merged = dict(other._by_key)
         for key, hashes in self._by_key.items():
             merged[key] = merged.pop(key, frozenset()) | hashes
         self._by_key = merged
         self.add_charges(other.charges)
-        self.save()
 
     def consider(self, key: bytes, tombstones: Iterable[str]) -> None:
         """Count in ``tombstones`` under ``key``, the newest key from now on; the next write includes them."""

@@ -169,14 +169,14 @@ def open_images(
     """The sources of ``data``, for ``store``, and notes on what lies there and is left out.
 
     A folder without images is no class, unless the store at this place has the class or forgot it: then its images
-    were taken away, as they must be after a request to forget them. Nor is a class that only rows of splits have which
-    are not used. ``new_classes`` as for ``append``, None for others; ``forgotten_of`` as for ``extract``.
+    were taken away, as they must be after a request to forget them. The same holds for a class that has rows in no
+    split that is used. ``new_classes`` as for ``append``, None for others; ``forgotten_of`` as for ``extract``.
 
     Raises:
         DataError: a class that only test images have, and the store at this place neither has nor forgot, unless such
             images are skipped; or as for ``open_source``.
     """
-    with _knowing(store, forgotten_of) as knows:
+    with _known_ids(store, forgotten_of) as knows:
         source, test = open_source(data, knows)
     sources = [part for part in (source, test) if part is not None]
     numbered = [] if store and FeatureStore.exists(store) else numbered_note(data, *sources)
@@ -184,7 +184,7 @@ def open_images(
     folders = {folder.name for part in sources for folder in empty_folders(part)}
     empty = [{folder.name for folder in empty_folders(part)} | unused_classes(part) for part in sources]
     if unknown := set[str]().union(*empty):
-        unknown -= _known(store, unknown)
+        unknown -= _known_classes(store, unknown)
         for part, names in zip(sources, empty, strict=True):
             _leave_out(part, names & unknown)
     if test is not None and new_classes != "skip":
@@ -199,7 +199,7 @@ def open_images(
 
 
 @contextmanager
-def _knowing(store: Path | None, forgotten_of: Place | None) -> Iterator[Knows]:
+def _known_ids(store: Path | None, forgotten_of: Place | None) -> Iterator[Knows]:
     """Whether an id is one of the stores at these places, or was forgotten there; the stores are opened once it is
     asked. None if there is no store, and the place of ``store`` remembers nothing: millions of ids would be asked."""
     there = [place for place in (store, forgotten_of) if place is not None and FeatureStore.exists(place)]
@@ -221,7 +221,7 @@ def _check_learnable(source: Source, test: Source, store: Path | None, *, append
     only_train, only_test = (
         sorted({*classes_of(a).values()}.difference(b.classes)) for a, b in ((source, test), (test, source))
     )
-    if only_test and (unknown := {*only_test} - _known(store, {*only_test})):
+    if only_test and (unknown := {*only_test} - _known_classes(store, {*only_test})):
         raise DataError(
             f"test images of {counted(len(unknown), 'class')} that no training image has",
             got=f"only in training: {first_few(only_train) or 'none'}; only in test: {first_few(sorted(unknown))}",
@@ -230,7 +230,7 @@ def _check_learnable(source: Source, test: Source, store: Path | None, *, append
         )
 
 
-def _known(store: Path | None, names: set[str]) -> set[str]:
+def _known_classes(store: Path | None, names: set[str]) -> set[str]:
     """The classes among ``names`` that the store at this place has, or that were forgotten there."""
     if store is None:
         return set()
@@ -258,6 +258,11 @@ def misnamed_notes(*sources: Source | None) -> list[str]:
     return [
         f"{left} left out, of names that are not printable text: {first_few(misnamed)}; rename {them(len(misnamed))}"
     ]
+
+
+BY_NUMBER = (
+    "what was forgotten is kept out by numbers of rows: if rows have moved since, it is taken in, and others stay out"
+)
 
 
 def numbered_note(data: DataSpec, *sources: Source | None) -> list[str]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source, any_numbered
 from taftcache.backbone.sources.columns import splits_in
+from taftcache.backbone.sources.table import is_of_split
 from taftcache.cache.format import encoding
 from taftcache.cache.opening import Place
 from taftcache.cache.read.shard import Shard
@@ -23,6 +24,7 @@ from taftcache.names import counted
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.extract.classes import classes_of, other_classes
+from taftcache.stages.extract.forgotten import BY_NUMBER
 from taftcache.stages.extract.reextraction import Reextraction
 from taftcache.stages.progress import Progress
 
@@ -30,10 +32,6 @@ LIES_AT = ("train", "test", "root")  # of [data]: where the images lie
 SPLITS = ("train_split", "test_split")  # of [data]: which part of that
 AGAIN = 8  # rows that are made again, or one of each shard if there are more shards
 ALIKE = 0.01  # a part of the row's norm: another processor's rounding is far below it, another image's row far above
-
-BY_NUMBER = (
-    "what was forgotten is kept out by numbers of rows: if rows have moved since, it is taken in, and others stay out"
-)
 
 
 def is_moved(store: FeatureStore, recipe: Recipe) -> bool:
@@ -127,7 +125,8 @@ def check_kind(store: FeatureStore, recipe: Recipe, *sources: Source | None) -> 
     """IdentityError if a file that the store was made from now gives ids of another kind, such as paths in place of
     numbers: every image would be a new one, and one that was forgotten would come back."""
     rows, recorded = store.every_id, recorded_recipe(store).data
-    others = any(getattr(recorded, key) != getattr(recipe.data, key) for key in (*LIES_AT, *SPLITS))
+    splits = SPLITS if recipe.data.source == "timm" or any(map(is_of_split, sources)) else ()
+    others = any(getattr(recorded, key) != getattr(recipe.data, key) for key in (*LIES_AT, *splits))
     if others or not rows:
         return
     gone = {sample.id for sample in store.manifest.skipped}

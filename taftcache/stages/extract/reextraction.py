@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -111,15 +110,6 @@ class Reextraction:
         self._store.check_identity(made_from(self._recipe, *self._model))
 
     @cached_property
-    def _rows(self) -> set[str]:
-        """Ids of all rows in shards that can be read."""
-        found = set[str]()
-        for ref in self._store.manifest.shards:
-            with suppress(StoreError):
-                found.update(self._store.shard(ref.name).sample_ids)
-        return found
-
-    @cached_property
     def _places(self) -> list[dict[str, int]]:
         """Where each sample is, in both sources."""
         return [{item.id: k for k, item in enumerate(source.items)} if source else {} for source in self._sources]
@@ -127,7 +117,7 @@ class Reextraction:
     @cached_property
     def _sources(self) -> tuple[Source, Source | None]:
         self._check("images")
-        return open_source(self._recipe.data, lambda i: i in self._rows or self._store.is_forgotten(i))
+        return open_source(self._recipe.data, self._store.knows)
 
     @cached_property
     def _model(self) -> tuple[Reduction, Preprocess]:

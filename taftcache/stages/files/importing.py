@@ -36,9 +36,8 @@ from taftcache.recipe import (
 from taftcache.stages.extract.classes import doubtful_classes_notes
 from taftcache.stages.extract.extraction import create_store, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
-from taftcache.stages.extract.forgotten import remembered, without_forgotten
+from taftcache.stages.extract.forgotten import BY_NUMBER, remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen
-from taftcache.stages.extract.moving import BY_NUMBER
 from taftcache.stages.extract.plan import plan_shards
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5

@@ -26,7 +26,7 @@ from taftcache.stages.train.settings import Settings
 # Of a mean gradient of norm C; "auto" takes 3000 at most, for one step along features of norm 1 (``MOST_LOGIT``).
 LONGEST_STEP = 1e6
 _ALWAYS = "digits/"  # ids of scikit-learn's digits, a data set that nobody leaves
-_NUMBER = re.compile(r"(.*/)?\d{4,}")  # how sources number rows that have no id
+_ROW_NUMBER = re.compile(r"(.*/)?\d{4,}")  # how sources number rows that have no id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ def _moving_ids(store: FeatureStore, relation: Relation) -> list[str]:
     if relation != "add-remove" or len(parts) < 2 or all(i.startswith(_ALWAYS) for i in ids):
         return []
     why = []
-    if all(map(_NUMBER.fullmatch, ids)):
+    if all(map(_ROW_NUMBER.fullmatch, ids)):
         why.append("the ids look like numbers of rows in a file")
     if data.limit is not None:
         why.append("data.limit chose the images")
