@@ -143,6 +143,13 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def shown(text: str) -> str:
+    """A text with whatever is not printable as its code (``\\x1b``), newlines too."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def told_apart(ids: Sequence[str]) -> list[str]:
     """Ids for a list with commas; those that could be read as two, or whose ends would not be seen, are in quotes."""
     return [repr(i) if re.search(r"[\s,'\"]", i) else i for i in ids]

@@ -189,7 +189,7 @@ class FeatureFile:
         if h5py.check_string_dtype(dataset.dtype) is None or dataset.ndim != 1:
             raise _bad(self.path, f"{name} is {dataset.dtype} {list(dataset.shape)}, not a list of texts")
         try:
-            return list(dataset.asstr()[:])
+            return list(dataset.asstr("utf-8")[:])  # NumPy's bytes are tagged as ASCII, whatever they hold
         except UnicodeDecodeError:
             raise _bad(self.path, f"{name} is not UTF-8") from None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from taftcache.model.calibration import Calibration
 from taftcache.model.component import public_fields
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import LARGE_EPSILON, counted, epsilon_text, tail_text
+from taftcache.names import LARGE_EPSILON, counted, epsilon_text, shown, tail_text
 
 if TYPE_CHECKING:  # they need timm, which a model's score does not
     from taftcache.backbone.model import Backbone
@@ -118,11 +118,11 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
 
 def _code(name: str) -> str:
     """A name chosen by whoever made the store, as code: it can bring no markup, no remote picture and no line break."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
-    if "`" not in shown:
-        return f"`{shown}`"
-    fence = "`" * (1 + max(len(run) for run in re.findall("`+", shown)))
-    return f"{fence} {shown} {fence}"
+    text = shown(name)
+    if "`" not in text:
+        return f"`{text}`"
+    fence = "`" * (1 + max(len(run) for run in re.findall("`+", text)))
+    return f"{fence} {text} {fence}"
 
 
 def program_card(origin: Origin, model: TangentModel, extras: Mapping[str, str]) -> str:

@@ -8,11 +8,13 @@ colour. So what is not printable is shown by its code instead, and no text is ma
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
+import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Lock, Thread
 from typing import Any
@@ -23,14 +25,8 @@ from rich.table import Table
 from rich.text import Text
 
 from taftcache.errors import ArgumentError
+from taftcache.names import shown
 from taftcache.stages.progress import Progress, Silent, Task
-
-
-def shown(text: str) -> str:
-    """A text with whatever is not printable as its code (``\\x1b``), newlines too."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def stacked(*texts: str) -> Text:
@@ -105,6 +101,7 @@ class _Console(Console):
 
 
 NARROWEST = 10  # columns
+_CONTROL, _MARK = re.compile(r"[\x00-\x1f\x7f]"), "\ufeff"
 OUT = _Console()
 ERR = _Console(stderr=True)
 _LONGEST = 1_000_000  # characters of a line in a file or pipe
@@ -154,6 +151,21 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     return os.fspath(value)
+
+
+def print_ids(ids: Sequence[str]) -> None:
+    """To stdout, one a line: on a terminal as ``shown``, elsewhere as they are, in UTF-8, as ``forget --file`` takes
+    them."""
+    lines = [*map(shown, ids)]
+    if not OUT.file.isatty():
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")
+        # no id has control characters but in a stranger's store, where a newline must not make one id two
+        lines = [_CONTROL.sub(lambda found: shown(found[0]), i) for i in ids]
+        if lines and lines[0].startswith(_MARK):
+            lines[0] = _MARK + lines[0]  # at the start of a file, the first is a mark, not text
+    for line in lines:
+        print(line, file=OUT.file)
 
 
 def print_line(text: str) -> None:

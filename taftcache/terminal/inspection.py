@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from taftcache.names import counted, first_few, ordinal, promise_text, readable_size, scaling_of, typed
-from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
+from taftcache.terminal.console import OUT, print_ids, print_notes, print_table, say, stacked
 from taftcache.terminal.text import plain_table
 from taftcache.view.wording import bounded
 
@@ -200,8 +200,7 @@ def show_sample(report: SampleReport) -> None:
 
 def show_samples(report: list[Sample]) -> None:
     """Ids, one a line and nothing beside them, as ``forget --file`` takes them."""
-    for one in report:
-        print_line(one.sample)
+    print_ids([one.sample for one in report])
 
 
 def show_suspects(report: SuspectsReport) -> None:

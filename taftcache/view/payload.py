@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from taftcache.stages.look.scoring import HeldOutLogits
 
 NEIGHBOURS = 8
+# Lists of keyed hashes in the ledger's entries: they say nothing to a reader, and an audit of a report with them would
+# take them for the digests of shards that it was made from.
+HASHES = ("ids", "shards_before")
 
 
 def packed(array: NDArray[Any]) -> dict[str, str]:
@@ -60,8 +63,8 @@ def overview(atlas: Atlas) -> dict[str, Any]:
 
 
 def ledger(atlas: Atlas) -> dict[str, Any]:
-    """The ledger's entries, the oldest first: as they are kept, with the lines of ``taftcache receipts`` for those that
-    are receipts; and notes that apply to all of them."""
+    """The ledger's entries, the oldest first: as they are kept, but without ``HASHES``, with the lines of ``taftcache
+    receipts`` for those that are receipts; and notes that apply to all of them."""
     entries, said, notes = atlas.store.ledger(), {}, []
     try:
         found = receipts(atlas.store)
@@ -70,7 +73,8 @@ def ledger(atlas: Atlas) -> dict[str, Any]:
     else:
         said = {r.seq: receipt_lines(r, r.seq in found.unreadable) for r in found.receipts}
         notes = caveats(found.receipts, "in each entry as it is kept")
-    return {"entries": [{"kept": entry, "lines": said.get(entry["seq"], [])} for entry in entries], "notes": notes}
+    kept = [{field: value for field, value in entry.items() if field not in HASHES} for entry in entries]
+    return {"entries": [{"kept": entry, "lines": said.get(entry["seq"], [])} for entry in kept], "notes": notes}
 
 
 def known(atlas: Atlas, name: str) -> dict[str, str]:

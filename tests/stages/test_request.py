@@ -14,9 +14,27 @@ import taftcache
 from taftcache import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError, UnknownSample
+from taftcache.stages.forget.request import read_ids
+from taftcache.stages.look.row_table import Sample
 from taftcache.terminal.forgetting import show_receipts
+from taftcache.terminal.inspection import show_samples
 
-IDS = [*(f"u{k}" for k in range(40)), " u0", "u1 ", "1", "2", "12", "e\u0301"]
+# marks of direction and of bytes, signs of no width, blanks, ends of lines that are no newline, a control of a terminal
+ODD = [
+    "\ufeffbom",
+    "\u202eevil",
+    "a\u200bb",
+    "👨\u200d👩",
+    "نامه\u200cای",
+    "a\xa0b",
+    " ",
+    "\xa0",
+    "\u2028",
+    "\x85",
+    "\x9b",
+    "\\u200b",
+]
+IDS = [*(f"u{k}" for k in range(40)), " u0", "u1 ", "1", "2", "12", "e\u0301", *ODD]
 
 
 @pytest.fixture
@@ -122,6 +140,35 @@ def test_an_id_in_another_unicode_form_is_not_offered_as_itself(store, capsys):
     code, told = ended(capsys, "forget", str(store), "--sample", "\xe9")
     assert (code, told["got"]) == (UnknownSample.exit_code, "'\\xe9'")
     assert told["try"].startswith("'e\\u0301', which looks the same")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+@pytest.mark.parametrize("first", range(2))
+def test_a_list_of_ids_in_a_file_is_what_forget_takes(store, tmp_path, monkeypatch, encoding, first):
+    """In any locale, and whatever signs ids have; a newline, which only a forged store has in an id, makes no line."""
+    ids = ODD[first:]
+    with (tmp_path / "ids").open("w", encoding=encoding, errors="backslashreplace") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        show_samples([Sample(sample=i, shard="000", role="train", label=None) for i in [*ids, "u0\nu2"]])
+    assert read_ids(tmp_path / "ids") == [*ids, "u0\\nu2"]
+    with FeatureStore(store) as opened:
+        assert taftcache.forget(opened, read_ids(tmp_path / "ids")[:-1], dry_run=True).forgotten == ids
+
+
+def test_on_a_terminal_ids_are_shown(monkeypatch):
+    out = io.StringIO()
+    out.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", out)
+    show_samples([Sample(sample="\u202eevil", shard="000", role="train", label=None)])
+    assert out.getvalue() == "\\u202eevil\n"
+
+
+def test_an_id_as_a_terminal_shows_it_is_not_offered_as_itself(store, capsys):
+    told = ended(capsys, "forget", str(store), "--sample", r"\u202eevil")[1]
+    assert told["got"] == r"'\\u202eevil'"
+    assert told["try"] == (
+        r"'\u202eevil', which looks the same: take it from a file: taftcache inspect STORE --ids > FILE"
+    )
 
 
 def test_receipts_name_an_id_of_another_unicode_form(store, capsys):

@@ -69,12 +69,15 @@ def test_files_that_cannot_be_used(tmp_path):
         taftcache.import_(tmp_path / "y.pt", recipe_of_vectors(tmp_path / "s"))
 
 
-def test_bytes_are_texts(tmp_path):
-    file = tmp_path / "f.NPZ"
-    with file.open("wb") as out:
-        np.savez(out, x=vectors(), y=np.arange(N) % 3, ids=np.array(IDS, "S"), classes=np.array(["a", "b", "c"], "S"))
-    found = open_vectors(file, Columns())
-    assert (found.ids, found.classes) == (IDS, ["a", "b", "c"])
+@pytest.mark.parametrize("form", ["npz", "h5"])
+def test_bytes_are_texts(tmp_path, form):
+    """UTF-8, though h5py tags NumPy's bytes as ASCII."""
+    ids, texts = [f"é/{i}" for i in IDS], np.char.encode(["bär", "fuß", "日"], "utf-8")
+    found = opened(tmp_path, form, vectors(), np.arange(N) % 3, np.char.encode(ids, "utf-8"), {"classes": texts})
+    assert (found.ids, found.classes) == (ids, ["bär", "fuß", "日"])
+    assert opened(tmp_path, form, vectors(), texts[np.arange(N) % 3], None).classes == ["bär", "fuß", "日"]
+    with pytest.raises(DataError, match="UTF-8"):
+        opened(tmp_path, form, vectors(), np.arange(N) % 3, np.char.encode(ids, "latin-1"))
 
 
 def opened(folder: Path, form: str, x, y, ids, more=None) -> Vectors:

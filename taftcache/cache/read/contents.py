@@ -97,7 +97,7 @@ class Contents:
                     f"no row has the id {sample_id!r} as it is written here",
                     got=ascii(sample_id),
                     ids=[sample_id],
-                    do=f"{same!a}, which looks the same: take it from taftcache inspect STORE --ids",
+                    do=f"{same!a}, which looks the same: take it from a file: taftcache inspect STORE --ids > FILE",
                 )
             close = ", ".join(map(repr, nearest(sample_id, self._rows())))
             raise UnknownSample(

@@ -7,6 +7,8 @@ import unicodedata
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
 
+from taftcache.names import shown
+
 _ENOUGH = 5000
 
 
@@ -22,7 +24,7 @@ def nearest(sample_id: object, known: Collection[str], count: int = 3) -> list[s
 
 def in_another_form(sample_ids: Iterable[str], known: Iterable[str]) -> dict[str, str]:
     """For each of ``sample_ids``, which are not ``known``: the known id with the same letters in another Unicode form
-    (such as é for e and an accent), if there is one."""
-    by_letters = {unicodedata.normalize("NFC", i): i for i in known}
+    (such as é for e and an accent), or of which it is what a terminal shows, if there is one."""
+    by_letters = {unicodedata.normalize("NFC", form): i for i in known for form in {shown(i), i}}
     found = {i: by_letters.get(unicodedata.normalize("NFC", str(i))) for i in sample_ids}
     return {i: same for i, same in found.items() if same is not None}

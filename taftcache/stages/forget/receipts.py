@@ -147,8 +147,8 @@ class Answer:
     If it is held, it was taken in again since. perhaps: numbers of the entries one of which forgot it, if no receipt
     names it. These are receipts that keep only a digest of their ids, and tombstones taken over from an earlier store
     at this place. beside: whether only the file beside the store knows that it was forgotten. Its receipt is then not
-    in this store. alike: an id that differs only in its Unicode form, if there is one. Given for an unknown id; the
-    store has the other one or forgot it.
+    in this store. alike: an id that differs only in its Unicode form, or of which it is what a terminal shows, if
+    there is one. Given for an unknown id; the store has the other one or, of another form, forgot it.
     """
 
     sample: str

@@ -65,7 +65,7 @@ _LISTED = "write one id a line, as taftcache inspect STORE --ids lists them"
 
 
 def read_ids(file: Path) -> list[str]:
-    """The ids in a text file, or on standard input if it is "-": one per line, as it stands; blank lines are skipped.
+    """The ids in a text file, or on standard input if it is "-": one per line, as it stands; empty lines are skipped.
     A file without ids is no error: a queue may be empty.
 
     Raises:
@@ -88,8 +88,8 @@ def read_ids(file: Path) -> list[str]:
         ) from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"{file} is not UTF-8 text", got=error, do=_LISTED) from error
-    # Nothing else is stripped: an id may begin or end with a blank, and without it may be another sample's.
-    return [line.removesuffix("\r") for line in lines if line.strip()]
+    # Nothing else is stripped: an id may begin or end with a blank, and without it may be another sample's, or be one.
+    return [i for line in lines if (i := line.removesuffix("\r"))]
 
 
 def ids_of_files(store: FeatureStore, samples: Sequence[str]) -> list[str]:

@@ -6,7 +6,8 @@ import { state } from "./state.js";
 // So many of the newest are open from the start; on paper all are.
 const OPEN = 20;
 const KEYED =
-  "Hashes of ids and digests of earlier states are keyed with the store's own key, so they match nothing elsewhere.";
+  "Digests of earlier states are keyed with the store's own key, so they match nothing elsewhere. Left out here: the " +
+  "lists of hashes of ids and of earlier shards (ids, shards_before)";
 
 export function ledgerView(main) {
   const { entries, notes } = state.overview.ledger;
