@@ -15,7 +15,7 @@ from taftcache.cache.format import layout, ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.fault import read_named
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest
-from taftcache.cache.place.address import new_home
+from taftcache.cache.place.address import new_home, spelled
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import WriterLock
@@ -152,7 +152,8 @@ def _check_state(source: FeatureStore, target: str | os.PathLike[str], there: To
     """StaleStore if ``source`` has rows that were forgotten at the target, as ``there`` knows."""
     if back := source.returned(there):
         raise StaleStore(
-            f"{source.path} has {counted(len(back), 'row')} forgotten at {target}: it is an older state of the store",
+            f"{source.path} has {counted(len(back), 'row')} forgotten at {spelled(target)}: "
+            "it is an older state of the store",
             got=f"root digest {source.root_digest[:16]}, by {there.file or 'the tombstones of the target'}",
             do="name another place, or forget them in the source too: "
             f"taftcache forget {typed(source.path)} --sample ID",
@@ -180,7 +181,7 @@ def carry_tombstones(source: FeatureStore, target: str | os.PathLike[str]) -> To
     """
     named, there, beside = source.manifest, TombstoneFile(target), source.tombstone_file
     key = ledger.read_key(source.root, named) if named.tombstone_key else beside.key
-    fault = f"what {source.path} has forgotten cannot be carried to {target}"
+    fault = f"what {source.path} has forgotten cannot be carried to {spelled(target)}"
     if there.file is None:
         raise StoreError(
             f"{fault}: beside a bucket nothing is remembered", do="make the store in a folder, and copy it"

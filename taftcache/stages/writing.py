@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -123,7 +124,8 @@ def _begins(place: Path, mark: bytes) -> bool:
 
 
 def _partial(place: Path) -> Path:
-    return Path(f"{place}.{os.getpid()}.partial")  # of "." and "/", too, which have no name
+    # as text: "." and "/" have no name
+    return Path(f"{place}.{os.getpid()}-{threading.get_ident()}.partial")
 
 
 def _publish(partial: Path, place: Path) -> None:
@@ -147,7 +149,7 @@ def _sweep(place: Path) -> None:
     """Remove what killed runs left beside ``place``."""
     with suppress(OSError):
         for file in place.parent.iterdir():
-            found = re.fullmatch(rf"{re.escape(place.name)}\.(\d+)\.partial.*", file.name)
+            found = re.fullmatch(rf"{re.escape(place.name)}\.(\d+)(-\d+)?\.partial.*", file.name)
             if found and not _runs(int(found[1])):
                 _remove(file)
 

@@ -12,13 +12,15 @@ import pytest
 
 import taftcache
 from taftcache.cache.collect import collect
-from taftcache.cache.copying import copy
+from taftcache.cache.copying import carry_tombstones, copy
 from taftcache.cache.place.address import open_home
 from taftcache.cache.read.verify import verify
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.previous import go_back
 from taftcache.errors import (
     IntegrityError,
     RecipeError,
+    StaleStore,
     StoreError,
     StoreLocked,
     StoreNotFound,
@@ -292,6 +294,50 @@ def test_the_key_of_the_tombstones_is_destroyed_in_a_bucket_too(address) -> None
         with store.transaction() as change:
             change.erase(IDS[1:2])
         assert store.verify() == []
+
+
+@pytest.mark.parametrize("lacking", ["a folder", "a file's place", "a home"])
+def test_without_a_folder_for_work_in_progress_that_folder_is_named_not_the_bucket(
+    address, tmp_path, monkeypatch, lacking
+) -> None:
+    """The store was said not to be there, or a file to be in its place; a user without a home got a traceback."""
+    small(address)
+    small(tmp_path / "s")
+    (tmp_path / "file").write_bytes(b"")
+    place = {"a folder": "/proc/nowhere", "a file's place": str(tmp_path / "file")}.get(lacking, "")
+    monkeypatch.setenv("TAFTCACHE_STAGING", place)
+    if lacking == "a home":
+        monkeypatch.delenv("HOME", raising=False)
+        monkeypatch.setattr("pwd.getpwuid", lambda user: {}[user])
+    ways = [FeatureStore, FeatureStore.exists, go_back, create]
+    with FeatureStore(tmp_path / "s") as store:
+        for way in (*ways, lambda target: copy(store, target)):
+            with pytest.raises(StoreWriteError, match="older for work in progress") as caught:
+                way(address)
+            assert place in caught.value.fault
+            assert address not in caught.value.fault
+            assert "TAFTCACHE_STAGING" in caught.value.do
+
+
+def test_a_message_has_both_slashes_of_a_path(address, tmp_path) -> None:
+    """A Path drops one, and what was printed could not be pasted into a browser or another tool."""
+    small(tmp_path / "s")
+    small(address)
+    with FeatureStore(tmp_path / "s", mode="a") as store, store.transaction() as change:
+        change.erase(IDS[:1])
+    with FeatureStore(tmp_path / "s") as store, FeatureStore(address) as old:
+        refused = [
+            lambda: copy(store, Path(f"{address}/below")),
+            lambda: copy(store, Path(f"{address}.forgotten")),
+            lambda: carry_tombstones(store, Path(address)),
+        ]
+        for way in refused:
+            with pytest.raises(StoreError) as caught:
+                way()
+            assert address in caught.value.fault
+        copy(store, address + "2")
+        with pytest.raises(StaleStore, match=f"forgotten at {address}2: it is an older state"):
+            copy(old, Path(address + "2"), update=True)
 
 
 def test_resumes_on_the_desk(address) -> None:

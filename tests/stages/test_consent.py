@@ -157,6 +157,7 @@ def test_a_bucket_is_one_place_however_it_is_written(tmp_path, monkeypatch):
             consent.remember(allowed, asked)
         assert consent.take_back(Path("s3://bk/other")) == {}
         consent.take_back(allowed)
+        assert str(taftcache.distrust(known).store) == "s3://bk/mine"
 
 
 def test_a_copy_may_what_its_source_may(photographed, foreign, tmp_path):

@@ -75,6 +75,17 @@ def test_ids_from_standard_input(store, capsys, monkeypatch):
     assert ended(capsys, "forget", str(store), "--file", "-", "--dry-run")[1]["forgotten"] == ["u3", "u4"]
 
 
+@pytest.mark.parametrize("closed", ["before", "since"])
+def test_a_closed_standard_input_is_no_empty_list(store, capsys, monkeypatch, closed):
+    """A service starts its commands without one: they ended with a traceback."""
+    stream = io.TextIOWrapper(io.BytesIO(b"u3\n"))
+    stream.close()
+    monkeypatch.setattr(sys, "stdin", None if closed == "before" else stream)
+    code, told = ended(capsys, "forget", str(store), "--file", "-")
+    assert (code, told["fault"]) == (2, "cannot read the ids: standard input is closed")
+    assert ids_of(store) == IDS
+
+
 def test_every_unknown_id_is_named_and_nothing_leaves(store, tmp_path, capsys):
     (tmp_path / "ids").write_text("u1\nnobody\nu2\nnowhere\n")
     with FeatureStore(store) as opened:

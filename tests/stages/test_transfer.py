@@ -9,7 +9,7 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import FormatError, IdentityError, RecipeError
+from taftcache.errors import FormatError, IdentityError, RecipeError, StoreError
 from tests.stages.making import recipe, tree
 
 
@@ -91,8 +91,11 @@ def test_a_whole_run_in_a_bucket(finished, tmp_path, monkeypatch):
         }.items():
             monkeypatch.setenv(name, value)
         address = "s3://bucket/store"
+        assert str(taftcache.estimate(recipe(address)).store) == address
         taftcache.run(recipe(address))
         assert taftcache.run(recipe(address)).idle
+        with pytest.raises(StoreError, match=f"cannot import into {address}: its rows were made from images"):
+            taftcache.import_vectors(np.eye(8), np.arange(8) % 2, address)
         taftcache.copy(address, tmp_path / "copy")
         assert tree(tmp_path / "copy") == tree(finished)
         with FeatureStore(address, mode="a") as store:

@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import pytest
@@ -51,7 +53,7 @@ def test_an_export_that_is_killed_is_in_nobodys_way(finished, tmp_path, kind):
     """All work done, and the process gone before it has its name: what is left has another one, and goes next time."""
     assert forked.run(KILLED, finished, kind, tmp_path / "out").returncode == 9
     (left,) = tmp_path.iterdir()
-    assert re.match(r"out\.\d+\.partial", left.name)
+    assert re.match(r"out\.\d+-\d+\.partial", left.name)
     write(finished, kind, tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
@@ -133,13 +135,31 @@ def test_a_place_for_a_folder(tmp_path):
 
 
 def test_what_another_process_still_writes_is_left_alone(tmp_path):
-    theirs, old = tmp_path / f"out.{os.getppid()}.partial", tmp_path / "out.999999999.partial"
+    theirs, old = tmp_path / f"out.{os.getppid()}-1.partial", tmp_path / "out.999999999-1.partial"
     theirs.write_text("")
     old.mkdir()
+    (tmp_path / "out.999999999.partial").write_text("")  # of an earlier release
     (tmp_path / "out.partial").write_text("")
     with whole(tmp_path / "out") as partial:
         partial.write_text("done")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["out", "out.partial", theirs.name])
+
+
+@pytest.mark.law("What is exported is there whole, or not at all under its name")
+def test_threads_that_write_the_same_file_at_once_all_succeed(tmp_path):
+    """They shared one partial file: the slower one was told that there is no such folder."""
+    both = threading.Barrier(2, timeout=60)
+
+    def write_to(text: str) -> None:
+        with whole(tmp_path / "out", again=True) as partial:
+            both.wait()
+            partial.write_text(text)
+            both.wait()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write_to, ["one", "another"]))
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out").read_text(encoding="utf-8") in ("one", "another")
 
 
 def test_a_full_disk_is_said_of_the_file_that_was_asked_for(finished, tmp_path, monkeypatch):

@@ -11,11 +11,11 @@ from typing import NamedTuple, Self
 
 from blake3 import blake3
 
-from taftcache.cache.place.bucket import Bucket, endpoints
+from taftcache.cache.place.bucket import Bucket, Url, endpoints
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
-from taftcache.errors import RecipeError, check_path
+from taftcache.errors import RecipeError, StoreWriteError, check_path
 
 # one slash is enough: a Path drops the other
 _BUCKET = re.compile(r"s3:/{1,2}([a-z0-9][a-z0-9.-]{1,62})(?:/(.*))?")
@@ -39,6 +39,11 @@ def spelled(path: str | os.PathLike[str]) -> str:
     if match is None:
         return text if "://" in text else text.replace(":/", "://", 1)
     return f"s3://{match[1]}/{(match[2] or '').strip('/')}".rstrip("/")
+
+
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """An address as a path, of which a bucket's keeps both slashes."""
+    return Url(spelled(path)) if is_bucket(path) else Path(path)
 
 
 class Homes(NamedTuple):
@@ -86,7 +91,7 @@ def open_home(path: str | os.PathLike[str]) -> Homes:
 
     ``s3://bucket/prefix`` is a bucket; its staging folder lies in ``TAFTCACHE_STAGING`` (``~/.cache/taftcache`` by
     default). Anything else is a folder, which stages in itself. OSError if it does not exist;
-    RecipeError for what is meant to be a bucket's address and is not.
+    RecipeError for what is meant to be a bucket's address and is not; StoreWriteError without a staging folder.
     """
     if not is_bucket(path):
         folder = Folder(path)
@@ -100,10 +105,26 @@ def open_home(path: str | os.PathLike[str]) -> Homes:
         root = Bucket(match[1], prefix)
     except ValueError:  # from the library, for a prefix such as a/../b
         raise _no_address(text) from None
-    place = Path(os.environ.get("TAFTCACHE_STAGING") or Path.home() / ".cache" / "taftcache")
-    place /= blake3(f"{' '.join(endpoints())} {match[1]} {prefix}".encode()).hexdigest()[:16]
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Homes(root, Folder(place))
+    return Homes(root, _staging(match[1], prefix))
+
+
+def _staging(bucket: str, prefix: str) -> Folder:
+    """The staging folder of a store in a bucket, made if need be; StoreWriteError where it cannot be."""
+    try:
+        place = Path(os.environ.get("TAFTCACHE_STAGING") or Path.home() / ".cache" / "taftcache")
+    except RuntimeError:
+        raise StoreWriteError(
+            "there is no folder for work in progress on a store in a bucket: this user has no home",
+            got=f"s3://{bucket}/{prefix}",
+            do="name a folder in TAFTCACHE_STAGING, or set HOME",
+        ) from None
+    place /= blake3(f"{' '.join(endpoints())} {bucket} {prefix}".encode()).hexdigest()[:16]
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return Folder(place)
+    except OSError as error:  # not the caller's to explain, who takes it for the bucket's
+        what, then = "use the folder for work in progress", "; TAFTCACHE_STAGING names another folder"
+        raise cannot(what, place, error, got=f"s3://{bucket}/{prefix}", then=then) from None
 
 
 def _no_address(text: str) -> RecipeError:

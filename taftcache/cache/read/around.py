@@ -22,11 +22,11 @@ REMEMBERED = ".forgotten"  # the suffix of the file beside a store
 
 def check_outside(place: str | os.PathLike[str]) -> None:
     """StoreWriteError if ``place`` lies in the folder of a store, or below its prefix, or ends in ``.forgotten``;
-    RecipeError as in ``open_home``, ArgumentError as ``check_path``."""
+    RecipeError and StoreWriteError as in ``open_home``, ArgumentError as ``check_path``."""
     check_path("the place to write to", place)
     if os.fspath(place).rstrip("/").endswith(REMEMBERED):
         raise StoreWriteError(
-            f"cannot write {place}: that is where a store remembers what was forgotten",
+            f"cannot write {spelled(place)}: that is where a store remembers what was forgotten",
             got=f"a name that ends in {REMEMBERED}",
             do="choose another name",
         )
@@ -36,7 +36,7 @@ def check_outside(place: str | os.PathLike[str]) -> None:
     for above in _above(place):
         if is_store(above):
             raise StoreWriteError(
-                f"cannot write {place}: it lies in a store, where nothing but the store's own files may",
+                f"cannot write {spelled(place)}: it lies in a store, where nothing but the store's own files may",
                 got=f"a store at {above}",
                 do="name a place outside of it",
             )

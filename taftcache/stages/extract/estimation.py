@@ -18,7 +18,7 @@ from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.opening import Place
-from taftcache.cache.place.address import is_bucket
+from taftcache.cache.place.address import as_path, is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.commit import check_free
 from taftcache.errors import StoreWriteError
@@ -94,7 +94,7 @@ def estimate(recipe: Recipe, *, forgotten_of: Place | None = None) -> EstimateRe
     rows = {name: len(shard.ids) for name, shard in shards.items()}
     speed = tried / seconds
     return EstimateReport(
-        store=recipe.store_path,
+        store=as_path(recipe.store_path),
         rows=rows,
         classes=len(classes),
         kept=model[0].describe(),

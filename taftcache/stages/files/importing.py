@@ -297,7 +297,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
         there = stack.enter_context(FeatureStore(path, mode="a")) if FeatureStore.exists(path) else None
         if there is not None and "imported" not in there.identity:
             raise StoreError(
-                f"cannot import into {path}: its rows were made from images",
+                f"cannot import into {there.path}: its rows were made from images",
                 got=f"the backbone {there.identity.get('backbone', {}).get('model')}",
                 do="import into a new folder",
             )

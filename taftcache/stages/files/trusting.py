@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.cache.opening import Place, at_its_place
+from taftcache.cache.place.address import as_path
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, SECTION, names, recorded_recipe, remember, take_back
 
@@ -45,4 +46,4 @@ def distrust(store: Path | str) -> TrustReport:
         StoreWriteError: the list of what is allowed cannot be written.
     """
     named = take_back(store)
-    return TrustReport(store=Path(store), named=named, removed=True)
+    return TrustReport(store=as_path(store), named=named, removed=True)

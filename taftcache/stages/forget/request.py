@@ -69,8 +69,10 @@ def read_ids(file: Path) -> list[str]:
     A file without ids is no error: a queue may be empty.
 
     Raises:
-        RecipeError: no such file, not UTF-8, or larger than ``MAX_FILE``.
+        RecipeError: no such file, standard input is closed, not UTF-8, or larger than ``MAX_FILE``.
     """
+    if str(file) == "-" and (sys.stdin is None or sys.stdin.closed):  # None: it was closed when Python began
+        raise RecipeError("cannot read the ids: standard input is closed", got=file, do="name a file, or pipe the ids")
     try:
         # A pipe may give ids, too, but not endlessly.
         with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as stream:
