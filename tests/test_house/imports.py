@@ -77,7 +77,16 @@ MAY_IMPORT["stages.train.private"] = MAY_IMPORT["stages.train"] | {"stages.train
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train.private"] | {"stages.train.private", "stages.extract.growth"}
 MAY_IMPORT["stages.look.inside"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
-MAY_IMPORT["stages.files"] = _STORE | {"errors", "names", "consent", "recipe", "cache.write", "backbone", "model"}
+MAY_IMPORT["stages.files"] = _STORE | {
+    "errors",
+    "names",
+    "consent",
+    "recipe",
+    "cache.write",
+    "cache.place",
+    "backbone",
+    "model",
+}
 MAY_IMPORT["stages.files"] |= {
     "recipe_sections",
     "backbone.forward",
