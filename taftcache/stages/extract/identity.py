@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from taftcache.backbone.files import file_digest, weights_file
+from taftcache.backbone.files import file_digest, weights_file, weights_kind
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import IdentityError
@@ -21,18 +21,30 @@ def check_words(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) 
     """IdentityError unless the recipe asks, in all settings ``but`` these, for what the store was made from.
 
     A recipe may skip images that do not decode even if the store's stops at them: all that the store has did decode.
+    Of weights at another place, the file's digest decides, and not its name.
     """
     recorded = recorded_recipe(store)  # a store from elsewhere may record anything
     ours, theirs = _request(recipe_values(recorded)), _request(recipe_values(recipe))
     if recorded.data.unreadable == "stop":
         but = {*but, "data.unreadable"}
-    _refuse(
-        [
-            f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
-            for k in sorted(ours | theirs)
-            if ours.get(k) != theirs.get(k) and k not in but
-        ]
-    )
+    other = []
+    if are_weights_elsewhere(store, recipe):
+        but, other = {*but, "backbone.weights"}, _other_file(store, recipe)
+    words = [
+        f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
+        for k in sorted(ours | theirs)
+        if ours.get(k) != theirs.get(k) and k not in but
+    ]
+    _refuse([*other, *words])
+
+
+def are_weights_elsewhere(store: FeatureStore, recipe: Recipe) -> bool:
+    """Whether the recipe names another file than the store's record does, or another folder, for weights of the same
+    form; BackboneError if nothing is there."""
+    if recorded_recipe(store).backbone.weights == recipe.backbone.weights:
+        return False  # what only the store names is not looked for
+    kind = weights_kind(recipe.backbone)
+    return kind in ("file", "folder") and store.identity.get("backbone", {}).get("weights") == kind
 
 
 def elsewhere(store: FeatureStore, recipe: Recipe, keys: Collection[str]) -> frozenset[str]:
@@ -48,16 +60,23 @@ def check_request(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()
         _refuse([f"data: the store's rows were imported from {store.identity['imported']['file']}"])
     if "converted" in store.identity:
         _refuse([f"store.dtype: the store's rows were extracted in {store.identity['converted']['from']}"])
-    file = weights_file(recipe.backbone)
-    stored = store.identity["backbone"]["file_digest"]
-    if file is not None and stored != file_digest(file):
-        _refuse([f"backbone weights: the store's have the digest {stored}, {file} has {file_digest(file)}"])
+    if not are_weights_elsewhere(store, recipe):  # else their digest has been compared
+        _refuse(_other_file(store, recipe))
 
 
 def check_tail(store: FeatureStore, recipe: Recipe) -> None:
     """RecipeError unless the rows suffice for what the recipe trains."""
     if TAIL in store.objects():
         select(TailConfig.from_dict(store.objects()[TAIL].meta), recipe.tangent)
+
+
+def _other_file(store: FeatureStore, recipe: Recipe) -> list[str]:
+    """What to say of a file of weights that is not the one that made the features; nothing if it is."""
+    file = weights_file(recipe.backbone)
+    stored = store.identity["backbone"]["file_digest"]
+    if file is None or (found := file_digest(file)) == stored:
+        return []
+    return [f"backbone weights: the store's have the digest {stored}, {file} has {found}"]
 
 
 def _refuse(different: list[str]) -> None:

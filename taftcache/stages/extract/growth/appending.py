@@ -19,7 +19,7 @@ from taftcache.stages.extract.growth.carrying_out import carry_out
 from taftcache.stages.extract.growth.planning import plan_append
 from taftcache.stages.extract.growth.reporting import AppendReport, append_report
 from taftcache.stages.extract.identity import check_words, elsewhere
-from taftcache.stages.extract.moving import check_kind, is_moved, moved_rows
+from taftcache.stages.extract.moving import check_kind, follow_weights, is_moved, moved_rows
 from taftcache.stages.progress import Progress, or_silent
 
 # Keys of [data] that say where images lie and how they are read: new ones may lie elsewhere. The other keys decide
@@ -47,7 +47,8 @@ def append(
 
     Args:
         recipe: must ask for what the store was made with; its ``data`` may name another place with more images, but
-            must hold out and limit as before.
+            must hold out and limit as before. Its weights may lie elsewhere: if rows are made with them, the store
+            names that place from then on.
         new_shard: put all new training samples into one more shard, so that the others keep their files and their
             components. The only way for a balanced plan, in which one more sample would move others.
         dry_run: say what would be added, and add nothing.
@@ -100,6 +101,7 @@ def append(
         def origin() -> ImageRows:
             model = load_frozen(same_rows(store, recipe), store.classes)
             store.check_identity(made_from(recipe, *model))
+            notes.extend(follow_weights(store, recipe))
             engines = stack.enter_context(closing(engines_of(model, recipe)))
             return ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines, verb="append")
 
