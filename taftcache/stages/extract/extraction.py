@@ -149,8 +149,8 @@ def extract(
 
 
 def _complete(recipe: Recipe, forgotten_of: Place | None, progress: Progress, begin: float) -> ExtractReport | None:
-    """The report on an existing store that is complete, once its record names where images or weights have moved to; None
-    if the store is not complete."""
+    """The report on an existing store that is complete, once its record names where images or weights are now; None if
+    the store is not complete."""
     path = recipe.store_path
     remembered(path, forgotten_of)
     with FeatureStore(path) as store:

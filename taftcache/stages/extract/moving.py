@@ -75,7 +75,7 @@ def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
 
 
 def follow_weights(store: FeatureStore, recipe: Recipe) -> list[str]:
-    """Record where the recipe's weights lie, which were compared with the store's; a note on that if it is elsewhere."""
+    """Record where the recipe's weights lie, which were compared with the store's; a note on that if they moved."""
     if not are_weights_elsewhere(store, recipe):
         return []
     recorded, place = store.manifest.recipe, recipe.backbone.weights
