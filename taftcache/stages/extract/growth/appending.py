@@ -8,6 +8,7 @@ from functools import cached_property, partial
 
 from taftcache.backbone.sources.base import Source, any_numbered
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import check_weights_there
 from taftcache.errors import StoreError, TaftcacheError, UnreadableImage
 from taftcache.names import typed
 from taftcache.recipe import Recipe, checked_recipe
@@ -99,6 +100,7 @@ def append(
         out = staying_out(store.is_forgotten, source, test, known=growth.classes)
 
         def origin() -> ImageRows:
+            check_weights_there(store, recipe)
             model = load_frozen(same_rows(store, recipe), store.classes)
             store.check_identity(made_from(recipe, *model))
             notes.extend(follow_weights(store, recipe))
