@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -34,7 +35,6 @@ from taftcache.errors import (
     UntrustedStore,
     check_several,
 )
-from taftcache.names import typed
 from taftcache.recipe import (
     OVERRIDES,
     Overrides,
@@ -166,8 +166,8 @@ def refusal(
     return UntrustedStore(
         f"the store names {kind} that this user has not allowed it to open here",
         got=", ".join(f"{SECTION[kind]}.{key} = {value!r}" for key, value in foreign.items()),
-        do=f"{_instead(kind, foreign, naming)}taftcache trust {typed(store.path)}, where you know who made it (that "
-        f"list is {_file() or 'in your home, and there is none'})",
+        do=f"{_instead(kind, foreign, naming)}taftcache trust {shlex.quote(str(store.path))}, where you know who made "
+        f"it (that list is {_file() or 'in your home, and there is none'})",
     )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.cache.opening import Place, at_its_place
-from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, SECTION, names, recorded_recipe, remember, take_back
 from taftcache.recipe import Recipe
@@ -60,7 +59,7 @@ def _relative_notes(recipe: Recipe, named: dict[str, Any]) -> list[str]:
         for place in value if isinstance(value, list) else [value]:
             path = str(place).removeprefix("local-dir:")
             is_name = key in are_names or place == "pretrained" or (key == "backbone.model" and path == place)
-            if not (is_name or is_bucket(path) or path.startswith(("~", "$")) or os.path.isabs(path)):
+            if not (is_name or path.startswith(("~", "$", "s3:")) or os.path.isabs(path)):
                 here.append(f"{key} is {os.path.abspath(path)}")
     if not here:
         return []
