@@ -22,10 +22,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from taftcache.backbone.files import missing_place
 from taftcache.cache.place.address import is_bucket, spelled
 from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
-from taftcache.errors import ArgumentError, FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
+from taftcache.errors import (
+    ArgumentError,
+    BackboneError,
+    FormatError,
+    RecipeError,
+    StoreWriteError,
+    UntrustedStore,
+    check_several,
+)
 from taftcache.recipe import (
     OVERRIDES,
     Overrides,
@@ -44,13 +53,8 @@ if TYPE_CHECKING:
 Kind = Literal["images", "weights", "teachers"]
 KINDS: tuple[Kind, ...] = ("images", "weights", "teachers")
 SECTION = {"images": "data", "weights": "backbone", "teachers": "prior"}
-# What opens each kind for one command.
-_SWITCH = {
-    "images": "name them yourself (--images, or --set data.train=…; in Python Consent(images=…))",
-    "weights": "name them yourself (--weights FILE, --allow-hub for those of the model hub; in Python "
-    "Consent(weights=…) or Consent(hub=True))",
-    "teachers": "train with a recipe of your own",
-}
+Naming = Literal["options", "set", "none"]
+"""How a command lets its user name what it opens: by options of its own, by ``--set``, or not at all."""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -115,8 +119,8 @@ def overridden(command: str, store: FeatureStore, overrides: Overrides, recipe: 
     return parse_recipe(apply_overrides(values, overrides), OVERRIDES)
 
 
-def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) -> Recipe:
-    """The store's own recipe, with what ``consent`` names in place of its names.
+def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None, naming: Naming = "options") -> Recipe:
+    """The store's own recipe, with what ``consent`` names in place of its names; ``naming`` is what a refusal advises.
 
     Raises:
         UntrustedStore: it names something of this kind that nobody allowed. RecipeError: other images than it has, or
@@ -133,18 +137,24 @@ def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) ->
         own = {"weights": os.path.abspath(consent.weights)}
         recipe = msgspec.structs.replace(recipe, backbone=msgspec.structs.replace(recipe.backbone, **own))
     own_keys = [f"{SECTION[kind]}.{key}" for key in own]
-    if (refused := refusal(store, kind, recipe, own_keys, hub=consent.hub)) is not None:
+    if (refused := refusal(store, kind, recipe, own_keys, hub=consent.hub, naming=naming)) is not None:
         raise refused
     return recipe
 
 
 def refusal(
-    store: FeatureStore, kind: Kind, recipe: Recipe, own: Collection[str] = (), *, hub: bool = False
+    store: FeatureStore,
+    kind: Kind,
+    recipe: Recipe,
+    own: Collection[str] = (),
+    *,
+    hub: bool = False,
+    naming: Naming = "set",
 ) -> UntrustedStore | None:
     """Why what ``recipe`` names is not opened: only the store names it, and nobody allowed it here. None if it may be.
 
     Names that differ from the store's are the caller's own, and so are those under the keys ``own`` ("data.train").
-    ``hub`` allows what only the model hub is asked for.
+    ``hub`` allows what only the model hub is asked for. What to do depends on the ``naming``.
     """
     recorded = names(recorded_recipe(store), kind)
     foreign = {key: value for key, value in names(recipe, kind).items() if recorded.get(key) == value}
@@ -156,8 +166,39 @@ def refusal(
     return UntrustedStore(
         f"the store names {kind} that this user has not allowed it to open here",
         got=", ".join(f"{SECTION[kind]}.{key} = {value!r}" for key, value in foreign.items()),
-        do=f"{_SWITCH[kind]}, or taftcache trust {shlex.quote(str(store.path))}, where you know who made it "
-        f"(that list is {_file() or 'in your home, and there is none'})",
+        do=f"{_instead(kind, foreign, naming)}taftcache trust {shlex.quote(str(store.path))}, where you know who made "
+        f"it (that list is {_file() or 'in your home, and there is none'})",
+    )
+
+
+def _instead(kind: Kind, foreign: Mapping[str, Any], naming: Naming) -> str:
+    """What to do rather than to trust a store: how a command is told all that is ``foreign``."""
+    if kind == "teachers":
+        return "train with a recipe of your own, or "
+    if naming == "set":
+        ways = " ".join(f"--set {SECTION[kind]}.{key}=…" for key in foreign)
+    elif naming == "none" or str(foreign.get("model")).startswith("local-dir:"):
+        ways = ""  # no option names a folder that a model's code is taken from
+    elif kind == "images":
+        ways = "--images PLACE; in Python Consent(images=…)"
+    else:
+        file = {"--weights FILE": "weights=…"} if foreign.get("weights") not in (None, "pretrained") else {}
+        options = file | ({"--allow-hub": "hub=True"} if any(_from_hub(k, v) for k, v in foreign.items()) else {})
+        ways = f"{' '.join(options)}; in Python Consent({', '.join(options.values())})" if options else ""
+    return f"name them yourself ({ways}), or " if ways else ""
+
+
+def check_weights_there(store: FeatureStore, recipe: Recipe, naming: Naming = "set") -> None:
+    """BackboneError, with what to look for, if there is nothing where ``recipe`` names the weights of ``store``."""
+    if (nowhere := missing_place(recipe.backbone)) is None:
+        return
+    digest = store.identity.get("backbone", {}).get("file_digest")
+    ways = {"options": "--weights FILE; in Python Consent(weights=…)", "set": "--set backbone.weights=FILE"}
+    raise BackboneError(
+        f"no weights at {nowhere}",
+        got=f"backbone.weights = {recipe.backbone.weights!r}",
+        do=(f"name where they lie ({ways[naming]})" if naming in ways else "put them back there")
+        + (f": the .safetensors file has the BLAKE3 digest {digest}" if digest else ""),
     )
 
 
@@ -167,7 +208,8 @@ def check_architecture(store: FeatureStore, consent: Consent | None = None) -> N
     A name from timm's own list has no colon, and is built from timm's code alone.
     """
     name = str(store.identity.get("backbone", {}).get("model", ""))
-    if ":" in name and followed(store, "weights", consent).backbone.model != name:
+    naming: Naming = "none" if consent is None else "options"
+    if ":" in name and followed(store, "weights", consent, naming).backbone.model != name:
         raise UntrustedStore("the store was made with another model than the one its record names", got=name, do=AVOID)
 
 

@@ -48,16 +48,16 @@ def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
         return "bundled"
     if spec.weights == "pretrained":
         return "pretrained"
-    path = _local(spec.weights)
-    if path.is_dir():
-        return "folder"
-    if not path.is_file():
+    if (nowhere := missing_place(spec)) is not None:
         raise BackboneError(
-            f"no weights at {path}",
+            f"no weights at {nowhere}",
             got=f"{section}.weights = {spec.weights!r}",
             do=("'random', " if section == STUDENT else "")
             + "'bundled', 'pretrained', or the path of a .safetensors file or of a folder in timm's layout",
         )
+    path = _local(spec.weights)
+    if path.is_dir():
+        return "folder"
     if path.suffix != ".safetensors":
         # .pth and .bin files are pickles, which run code while they load.
         raise BackboneError(
@@ -66,6 +66,14 @@ def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
             do="convert the file with safetensors.torch.save_file",
         )
     return "file"
+
+
+def missing_place(spec: BackboneSpec) -> Path | None:
+    """Where ``spec.weights`` names a file or a folder, from the root on, if neither is there."""
+    if spec.weights in ("bundled", "pretrained"):
+        return None
+    path = _local(spec.weights)
+    return None if path.is_dir() or path.is_file() else path.absolute()
 
 
 def weights_file(spec: BackboneSpec) -> Path | None:

@@ -22,7 +22,7 @@ from taftcache.backbone.sources.pictures import called, listed
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import Consent, followed
+from taftcache.consent import Consent, check_weights_there, followed
 from taftcache.errors import (
     BackboneError,
     CompositionError,
@@ -166,6 +166,7 @@ class TangentModel(nn.Module):
                 "predict(store, x) for classes, logits(store, x) for all logits [n, K]",
             )
         recipe = followed(store, "weights", consent)
+        check_weights_there(store, recipe, "options")
         backbone = load_backbone(recipe.backbone, recipe.preprocess, device)
         check_weights(store, backbone)
         base = read_base(store, recipe.tangent, consent=consent)

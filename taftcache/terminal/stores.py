@@ -26,6 +26,7 @@ def show_trust(report: TrustReport) -> None:
     say(f"{report.store} {what}{':' if report.named else nothing}")
     for key, value in report.named.items():
         say(f"  {key} = {value!r}")
+    print_notes(report.notes)
 
 
 def show_verify(report: VerifyReport) -> None:

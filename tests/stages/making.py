@@ -87,6 +87,8 @@ def toml(file: Path, path: Path | str, **sections: dict[str, Any]) -> Path:
 def _toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {_toml(part)}' for key, part in value.items())}}}"
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

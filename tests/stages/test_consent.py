@@ -76,7 +76,10 @@ def test_a_strangers_store_shows_no_pictures_of_its_reader(photographed, foreign
 def test_trust_is_of_one_place_and_of_these_names(photographed, foreign, images, capsys):
     assert (
         run(capsys, "trust", foreign, "--json")[1]
-        == json.dumps({"store": str(foreign), "named": {"data.train": str(images)}, "removed": False}, indent=2) + "\n"
+        == json.dumps(
+            {"store": str(foreign), "named": {"data.train": str(images)}, "removed": False, "notes": []}, indent=2
+        )
+        + "\n"
     )
     assert pictures(foreign) == (True, "")
     forge(foreign, data={"train": f"{images}/"})
@@ -85,6 +88,30 @@ def test_trust_is_of_one_place_and_of_these_names(photographed, foreign, images,
     assert not pictures(foreign.parent / "other")[0]
     trusted = Path(os.environ["XDG_STATE_HOME"]) / "taftcache" / "trusted"
     assert trusted.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("sections", "here"),
+    [
+        ({"backbone": {"model": "vit", "weights": "ours.safetensors"}}, ["backbone.weights is {}/ours.safetensors"]),
+        (
+            {"backbone": {"model": "local-dir:net", "weights": "local-dir:nets/x"}, "prior": {"teachers": ["a", "/b"]}},
+            ["backbone.weights is {}/nets/x", "backbone.model is {}/net", "prior.teachers is {}/a"],
+        ),
+        ({"data": {"source": "timm", "train": "torch/cifar10", "root": "r"}}, ["data.root is {}/r"]),
+        ({"backbone": {"model": "hf-hub:me/x", "weights": "pretrained"}}, []),
+        ({"backbone": {"model": "vit", "weights": "~/ours.safetensors"}}, []),
+    ],
+    ids=str,
+)
+def test_trust_says_where_a_relative_place_leads(foreign, tmp_path, monkeypatch, capsys, sections, here):
+    """What it allows is the name, which is another file from another folder."""
+    monkeypatch.chdir(tmp_path)
+    forge(foreign, **sections)
+    out = " ".join(run(capsys, "trust", foreign)[1].split())
+    assert all(text.format(tmp_path) in out for text in here), out
+    assert out.count(" is /") == len(here)
+    assert ("relative to the folder that a command runs in" in out) is bool(here)
 
 
 def test_trust_that_cannot_be_kept_is_no_success(foreign, tmp_path, monkeypatch, capsys):
@@ -214,7 +241,9 @@ def test_a_strangers_weights_are_neither_opened_nor_downloaded(foreign, monkeypa
     with pytest.raises(UntrustedStore) as refused:
         TangentModel.load(foreign, device="cpu")
     assert "of-the-reader" not in str(refused.value)
-    assert "in Python Consent(weights=…)" in refused.value.do
+    file, by_hub = named["weights"] != "pretrained", named.get("model", "local-dir:")[:10] != "local-dir:"
+    assert ("--weights FILE" in refused.value.do) is ("weights=…" in refused.value.do) is file
+    assert ("--allow-hub" in refused.value.do) is ("hub=True" in refused.value.do) is by_hub
     assert str(Path(os.environ["XDG_STATE_HOME"]) / "taftcache" / "trusted") in refused.value.do
     assert asked == []
     hub = named["weights"] == "pretrained" and "local-dir:" not in named["model"]
@@ -283,6 +312,66 @@ def test_leave_is_of_every_place_that_a_source_reads(foreign, source, keys):
     with FeatureStore(foreign) as store, pytest.raises(UntrustedStore) as refused:
         followed(store, "images")
     assert refused.value.got == ", ".join(f"data.{key} = {place!r}" for key, place in places.items())
+
+
+@pytest.mark.parametrize("command", [["append"], ["verify", "--repair"], ["compare"]])
+@pytest.mark.parametrize("kind", ["images", "weights"])
+def test_a_refusal_names_options_that_the_command_has(foreign, images, capsys, command, kind):
+    named = {"images": "--set data.train=…", "weights": "--set backbone.weights=…"}[kind]
+    if command[0] == "verify":
+        next((foreign / "shards").rglob("c.0.0.0")).write_bytes(b"damaged")
+    if kind == "weights":
+        consent.remember(foreign, recorded_recipe(FeatureStore(foreign)), ["images"])
+        forge(foreign, backbone={"weights": "local-dir:nets/x"})
+    _, out, err = run(capsys, command[0], foreign, *command[1:])
+    said = " ".join((out + err).split())
+    assert f"name them yourself ({named}), or taftcache trust {foreign}" in said
+    assert not any(word in said for word in ("--images", "--weights", "--allow-hub", "Consent"))
+
+
+def test_what_the_hub_is_not_asked_for_is_named_alone(foreign, images, capsys):
+    """--allow-hub was advised to who had given it."""
+    forge(foreign, backbone={"model": "hf-hub:friend/model", "weights": "ours.safetensors"})
+    line = ("predict", foreign, next(images.glob("0/*.png")))
+    assert "(--weights FILE --allow-hub; in Python Consent(weights=…, hub=True))" in run(capsys, *line)[2]
+    assert "(--weights FILE; in Python Consent(weights=…))" in run(capsys, *line, "--allow-hub")[2]
+    given = run(capsys, *line, "--weights", "mine.safetensors")[2]
+    assert "(--allow-hub; in Python Consent(hub=True))" in given
+
+
+def test_weights_that_are_not_there_are_described(foreign, images, tmp_path, monkeypatch, capsys):
+    """Where was looked, which file it must be, and how a command is told where it lies."""
+    from taftcache.backbone.files import BUNDLED, WEIGHTS_NAME, file_digest
+
+    monkeypatch.chdir(tmp_path)
+    forge(foreign, backbone={"weights": "ours.safetensors", "model": "vit_tiny_patch16_224"})
+    consent.remember(foreign, recorded_recipe(FeatureStore(foreign)))
+    file = f": the .safetensors file has the BLAKE3 digest {file_digest(BUNDLED / WEIGHTS_NAME)}"
+    image = next(images.glob("0/*.png"))
+    for line, place, way in (
+        (("predict", foreign, image), "ours.safetensors", "--weights FILE; in Python Consent(weights=…)"),
+        (("find", foreign, image), "ours.safetensors", "--weights FILE; in Python Consent(weights=…)"),
+        (
+            ("predict", foreign, image, "--weights", "bundled"),
+            "bundled",
+            "--weights FILE; in Python Consent(weights=…)",
+        ),
+        (
+            ("append", foreign, "--set", f"data.train={images.parent}/more"),
+            "ours.safetensors",
+            "--set backbone.weights=FILE",
+        ),
+        (("verify", foreign, "--repair"), "ours.safetensors", "--set backbone.weights=FILE"),
+    ):
+        if line[0] == "append":
+            shutil.copytree(images, images.parent / "more")
+            shutil.copy(image, images.parent / "more" / "0" / "new.png")
+        if line[0] == "verify":
+            next((foreign / "shards").rglob("c.0.0.0")).write_bytes(b"damaged")
+        _, out, err = run(capsys, *line)
+        said = " ".join((out + err).split())
+        assert f"no weights at {tmp_path / place}" in said
+        assert f"name where they lie ({way}){file}" in said
 
 
 def test_names_other_than_the_stores_are_its_readers_own(foreign, images):

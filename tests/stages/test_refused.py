@@ -97,6 +97,8 @@ OTHERS = [
     ("import {T}/rows.h5 {T}/new --scaling none", "the export of a store comes back as it is"),
     ("train {T}/vectors --set data.train=x.npz", "train on vectors does not use data.train"),
     ("train {T}/vectors --set prior.teachers=['nowhere']", "train on vectors does not use prior.teachers"),
+    ("train {S} --set preprocess.crop_pct=0.9", "taftcache extract RECIPE --set store.path=NEW --forgotten-of /"),
+    ("append {S} --set preprocess.crop_pct=0.9", "taftcache extract RECIPE --set store.path=NEW --forgotten-of /"),
     ("train {T}/other.toml --set forget.samples=['nobody']", "train does not use forget.samples"),
     ("extract {T}/other.toml --set forget.samples=['nobody']", "extract does not use forget.samples"),
     ("extract {T}/other.toml --set backbone.model_args={device='meta'}", "in what precision the model is built"),

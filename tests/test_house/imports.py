@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipe": {"errors", "recipe_files", "recipe_sections", "expected", "backbone.files", "backbone.spec"}
     | {"tangent.spec", "privacy.spec"},
     "report": {"errors", "cache.place"},
-    "consent": {"errors", "recipe", "cache", "cache.place"},
+    "consent": {"errors", "recipe", "backbone.files", "cache", "cache.place"},
 }
 _SOLVING = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources"} | _TANGENT | _SOLVE
 MAY_IMPORT["model"] = (

@@ -41,8 +41,16 @@ from taftcache.stages.extract.forgotten import (
     without_forgotten,
 )
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, run_frozen
-from taftcache.stages.extract.identity import check_request, check_tail, elsewhere
-from taftcache.stages.extract.moving import LIES_AT, check_kind, follow, is_moved, moved_rows, notes_on_numbers
+from taftcache.stages.extract.identity import are_weights_elsewhere, check_request, check_tail, elsewhere
+from taftcache.stages.extract.moving import (
+    LIES_AT,
+    check_kind,
+    follow,
+    follow_weights,
+    is_moved,
+    moved_rows,
+    notes_on_numbers,
+)
 from taftcache.stages.extract.plan import PlannedShard, plan_images
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.tangent.spec import TAIL
@@ -77,11 +85,11 @@ def extract(
     """Run the frozen layers over the recipe's images and cache what the trained ones need.
 
     Resumes where a killed run stopped, and does nothing if the store is complete, unless its images are now elsewhere:
-    then a few rows are made again, to see that they are the same, and the store names the new place. The layers run on
-    the workers of ``cluster`` if one is given; the same bytes are stored. ``check`` may refuse the recipe before a
-    store is made or filled: it is called with the recipe, the classes, the planned shards by name, and what there is of
-    the store. A new store leaves out the samples and classes that the store ``forgotten_of`` has forgotten, as one at
-    that store's place would.
+    then a few rows are made again, to see that they are the same, and the store names the new place. Of weights that
+    are elsewhere, the file must have the digest of the store's. The layers run on the workers of ``cluster`` if one is
+    given; the same bytes are stored. ``check`` may refuse the recipe before a store is made or filled: it is called
+    with the recipe, the classes, the planned shards by name, and what there is of the store. A new store leaves out the
+    samples and classes that the store ``forgotten_of`` has forgotten, as one at that store's place would.
 
     Raises:
         IdentityError: the folder holds a store made with other settings, weights or libraries.
@@ -126,6 +134,7 @@ def extract(
                 raise moved
             store = there
             _record_skipping(store, recipe)
+            notes += follow_weights(store, recipe)
         remember(path, recipe)  # which was not refused
         put_tail(store, model[0])
         progress.say(f"caching the {model[0].describe()}")
@@ -140,8 +149,8 @@ def extract(
 
 
 def _complete(recipe: Recipe, forgotten_of: Place | None, progress: Progress, begin: float) -> ExtractReport | None:
-    """The report on an existing store that is complete, once its record names where images have moved to; None if the
-    store is not complete."""
+    """The report on an existing store that is complete, once its record names where images or weights are now; None if
+    the store is not complete."""
     path = recipe.store_path
     remembered(path, forgotten_of)
     with FeatureStore(path) as store:
@@ -150,11 +159,13 @@ def _complete(recipe: Recipe, forgotten_of: Place | None, progress: Progress, be
         check_tail(store, recipe)
         if not whole:
             return None
-        if not is_moved(store, recipe):
+        moved = is_moved(store, recipe)
+        if not (moved or are_weights_elsewhere(store, recipe)):
             return _report(store, notes=_news(store, recipe, progress))
     with FeatureStore(path, mode="a") as store:
-        moved = follow(store, recipe, progress)
-        return _report(store, seconds=time.perf_counter() - begin, notes=[moved, *_news(store, recipe, progress)])
+        notes = [follow(store, recipe, progress)] if moved else []
+        notes += follow_weights(store, recipe)
+        return _report(store, seconds=time.perf_counter() - begin, notes=[*notes, *_news(store, recipe, progress)])
 
 
 def create_store(recipe: Recipe, identity: dict[str, Any], classes: Sequence[str], shards: int) -> FeatureStore:

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from taftcache.backbone.files import file_digest, weights_file
+from taftcache.backbone.files import file_digest, weights_file, weights_kind
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import recorded_recipe
+from taftcache.consent import check_weights_there, recorded_recipe
 from taftcache.errors import IdentityError
+from taftcache.names import typed
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import select
@@ -21,18 +22,31 @@ def check_words(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) 
     """IdentityError unless the recipe asks, in all settings ``but`` these, for what the store was made from.
 
     A recipe may skip images that do not decode even if the store's stops at them: all that the store has did decode.
+    Of weights at another place, the file's digest decides, and not its name.
     """
     recorded = recorded_recipe(store)  # a store from elsewhere may record anything
     ours, theirs = _request(recipe_values(recorded)), _request(recipe_values(recipe))
     if recorded.data.unreadable == "stop":
         but = {*but, "data.unreadable"}
-    _refuse(
-        [
-            f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
-            for k in sorted(ours | theirs)
-            if ours.get(k) != theirs.get(k) and k not in but
-        ]
-    )
+    other = []
+    if are_weights_elsewhere(store, recipe):
+        but, other = {*but, "backbone.weights"}, _other_file(store, recipe)
+    words = [
+        f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
+        for k in sorted(ours | theirs)
+        if ours.get(k) != theirs.get(k) and k not in but
+    ]
+    _refuse(store, [*other, *words])
+
+
+def are_weights_elsewhere(store: FeatureStore, recipe: Recipe) -> bool:
+    """Whether the recipe names another file than the store's record does, or another folder, for weights of the same
+    form; BackboneError if nothing is there."""
+    stored = store.identity.get("backbone", {}).get("weights")
+    if stored not in ("file", "folder") or recipe.backbone.weights == recorded_recipe(store).backbone.weights:
+        return False  # what only the store names is not looked for
+    check_weights_there(store, recipe)
+    return bool(weights_kind(recipe.backbone) == stored)
 
 
 def elsewhere(store: FeatureStore, recipe: Recipe, keys: Collection[str]) -> frozenset[str]:
@@ -45,13 +59,11 @@ def check_request(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()
     """`check_words`, and check that the file of weights is the one that made the features; takes milliseconds."""
     check_words(store, recipe, but)
     if "imported" in store.identity:
-        _refuse([f"data: the store's rows were imported from {store.identity['imported']['file']}"])
+        _refuse(store, [f"data: the store's rows were imported from {store.identity['imported']['file']}"])
     if "converted" in store.identity:
-        _refuse([f"store.dtype: the store's rows were extracted in {store.identity['converted']['from']}"])
-    file = weights_file(recipe.backbone)
-    stored = store.identity["backbone"]["file_digest"]
-    if file is not None and stored != file_digest(file):
-        _refuse([f"backbone weights: the store's have the digest {stored}, {file} has {file_digest(file)}"])
+        _refuse(store, [f"store.dtype: the store's rows were extracted in {store.identity['converted']['from']}"])
+    if not are_weights_elsewhere(store, recipe):  # else their digest has been compared
+        _refuse(store, _other_file(store, recipe))
 
 
 def check_tail(store: FeatureStore, recipe: Recipe) -> None:
@@ -60,12 +72,23 @@ def check_tail(store: FeatureStore, recipe: Recipe) -> None:
         select(TailConfig.from_dict(store.objects()[TAIL].meta), recipe.tangent)
 
 
-def _refuse(different: list[str]) -> None:
+def _other_file(store: FeatureStore, recipe: Recipe) -> list[str]:
+    """What to say of a file of weights that is not the one that made the features; nothing if it is."""
+    check_weights_there(store, recipe)
+    file = weights_file(recipe.backbone)
+    stored = store.identity["backbone"]["file_digest"]
+    if file is None or (found := file_digest(file)) == stored:
+        return []
+    return [f"backbone weights: the store's have the digest {stored}, {file} has {found}"]
+
+
+def _refuse(store: FeatureStore, different: list[str]) -> None:
     if different:
         raise IdentityError(
             "the store was made with other settings, data or weights than the recipe asks for",
             got="; ".join(different[:6]),
-            do="give this recipe its own folder with --set store.path=…, or put the old settings back",
+            do="another backbone, data or preprocessing needs the images and a store of its own: taftcache extract "
+            f"RECIPE --set store.path=NEW --forgotten-of {typed(store.path)}; or put the old settings back",
         )
 
 

@@ -1,4 +1,4 @@
-"""Images that have moved since a store was made from them: all of them elsewhere, or within a table."""
+"""Images that have moved since a store was made from them, all of them elsewhere or within a table; and weights."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from taftcache.cache.opening import Place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.consent import KINDS, SECTION, names, recorded_recipe
+from taftcache.consent import KINDS, SECTION, names, recorded_recipe, refusal, remember
 from taftcache.errors import IdentityError, UnreadableImage
 from taftcache.names import counted
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.extract.classes import classes_of, other_classes
 from taftcache.stages.extract.forgotten import BY_NUMBER
+from taftcache.stages.extract.identity import are_weights_elsewhere
 from taftcache.stages.extract.reextraction import Reextraction
 from taftcache.stages.progress import Progress
 
@@ -69,6 +70,19 @@ def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
     with store.transaction() as change:
         change.update(recipe=recorded | {"data": recorded["data"] | {key: data[key] for key in LIES_AT}})
     return f"the images lie at {recipe.data.train} now: {counted(again, 'row')} made again from there are the store's"
+
+
+def follow_weights(store: FeatureStore, recipe: Recipe) -> list[str]:
+    """Record where the recipe's weights lie, which were compared with the store's; a note on that if they moved."""
+    if not are_weights_elsewhere(store, recipe):
+        return []
+    recorded, place = store.manifest.recipe, recipe.backbone.weights
+    may = refusal(store, "weights", recipe) is None
+    with store.transaction() as change:
+        change.update(recipe=recorded | {"backbone": recorded["backbone"] | {"weights": place}})
+    if may:
+        remember(store.path, recipe, ["weights"])
+    return [f"the weights lie at {place} now: they are the store's"]
 
 
 def _others(recipe: Recipe, got: str, otherwise: str = "put the old place back") -> IdentityError:

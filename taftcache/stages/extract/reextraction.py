@@ -17,7 +17,7 @@ from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.format.plan import in_order
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import Kind, refusal
+from taftcache.consent import Kind, check_weights_there, refusal
 from taftcache.errors import DataError, StoreError
 from taftcache.names import HELD_OUT
 from taftcache.recipe import Recipe
@@ -122,6 +122,7 @@ class Reextraction:
     @cached_property
     def _model(self) -> tuple[Reduction, Preprocess]:
         self._check("weights")
+        check_weights_there(self._store, self._recipe)
         return load_frozen(self._recipe, self._store.classes)
 
     def _check(self, kind: Kind) -> None:

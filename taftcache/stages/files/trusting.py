@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.place.address import as_path
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, SECTION, names, recorded_recipe, remember, take_back
+from taftcache.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +19,13 @@ class TrustReport:
     """What a store names and may open from now on.
 
     named: places and names by the recipe's key ("data.train"). removed: whether this was allowed until now, and is no
-    longer.
+    longer. notes: which of them are relative, and where they lead from the folder that this command ran in.
     """
 
     store: Path
     named: dict[str, Any]
     removed: bool = False
+    notes: list[str] = field(default_factory=list)
 
 
 @at_its_place()
@@ -36,7 +39,7 @@ def trust(store: Place) -> TrustReport:
     recipe = recorded_recipe(store)
     remember(store.path, recipe, must=True)
     named = {f"{SECTION[kind]}.{key}": value for kind in KINDS for key, value in names(recipe, kind).items()}
-    return TrustReport(store=store.path, named=named)
+    return TrustReport(store=store.path, named=named, notes=_relative_notes(recipe, named))
 
 
 def distrust(store: Path | str) -> TrustReport:
@@ -47,3 +50,18 @@ def distrust(store: Path | str) -> TrustReport:
     """
     named = take_back(store)
     return TrustReport(store=as_path(store), named=named, removed=True)
+
+
+def _relative_notes(recipe: Recipe, named: dict[str, Any]) -> list[str]:
+    """A note if a place is relative: what is allowed is its name, so that it leads elsewhere from another folder."""
+    are_names = ("data.train", "data.test") if recipe.data.source == "timm" else ()
+    here = list[str]()
+    for key, value in named.items():
+        for place in value if isinstance(value, list) else [value]:
+            path = str(place).removeprefix("local-dir:")
+            is_name = key in are_names or place == "pretrained" or (key == "backbone.model" and path == place)
+            if not (is_name or path.startswith(("~", "$", "s3:")) or os.path.isabs(path)):
+                here.append(f"{key} is {os.path.abspath(path)}")
+    if not here:
+        return []
+    return [f"relative to the folder that a command runs in, so another file elsewhere; from here {', '.join(here)}"]

@@ -21,7 +21,7 @@ from taftcache.cache.format.encoding import as_read, rows_dtype
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import Consent, followed
+from taftcache.consent import Consent, check_weights_there, followed
 from taftcache.errors import (
     ArgumentError,
     DataError,
@@ -316,6 +316,7 @@ def find(
 def _rows_of(store: FeatureStore, images: list[Picture], consent: Consent | None) -> NDArray[Any]:
     """The rows [n,t,d] that would be cached of the images."""
     recipe = same_rows(store, followed(store, "weights", consent))
+    check_weights_there(store, recipe, "options")
     frozen = load_frozen(recipe, store.classes)
     check_weights(store, frozen[0].backbone)
     sink, source = Collected(), ImageList(images, [0] * len(images), ["an image"])

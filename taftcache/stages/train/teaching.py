@@ -15,7 +15,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.identity import differences
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import followed
+from taftcache.consent import check_weights_there, followed
 from taftcache.errors import BackboneError, StoreError
 from taftcache.names import counted, scaling_of
 from taftcache.recipe import Recipe, load_recipe
@@ -155,7 +155,9 @@ def _with_backbone(store: FeatureStore) -> Recipe:
     """The recipe that a teacher's store keeps; BackboneError where no backbone made its features."""
     if scaling_of(store.identity) is not None:
         raise BackboneError(f"{store.path} was made from vectors, without a backbone")
-    return followed(store, "weights")
+    recipe = followed(store, "weights", naming="none")
+    check_weights_there(store, recipe, "none")
+    return recipe
 
 
 def _split_notes(recipe: TeachingRecipe, joined: Joined, stores: Mapping[str, FeatureStore]) -> list[str]:

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 
 from taftcache.backbone.sources.base import Source, any_numbered
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import check_weights_there
 from taftcache.errors import StoreError, TaftcacheError, UnreadableImage
 from taftcache.names import typed
 from taftcache.recipe import Recipe, checked_recipe
@@ -19,7 +20,7 @@ from taftcache.stages.extract.growth.carrying_out import carry_out
 from taftcache.stages.extract.growth.planning import plan_append
 from taftcache.stages.extract.growth.reporting import AppendReport, append_report
 from taftcache.stages.extract.identity import check_words, elsewhere
-from taftcache.stages.extract.moving import check_kind, is_moved, moved_rows
+from taftcache.stages.extract.moving import check_kind, follow_weights, is_moved, moved_rows
 from taftcache.stages.progress import Progress, or_silent
 
 # Keys of [data] that say where images lie and how they are read: new ones may lie elsewhere. The other keys decide
@@ -47,7 +48,8 @@ def append(
 
     Args:
         recipe: must ask for what the store was made with; its ``data`` may name another place with more images, but
-            must hold out and limit as before.
+            must hold out and limit as before. Its weights may lie elsewhere: if rows are made with them, the store
+            names that place from then on.
         new_shard: put all new training samples into one more shard, so that the others keep their files and their
             components. The only way for a balanced plan, in which one more sample would move others.
         dry_run: say what would be added, and add nothing.
@@ -98,8 +100,10 @@ def append(
         out = staying_out(store.is_forgotten, source, test, known=growth.classes)
 
         def origin() -> ImageRows:
+            check_weights_there(store, recipe)
             model = load_frozen(same_rows(store, recipe), store.classes)
             store.check_identity(made_from(recipe, *model))
+            notes.extend(follow_weights(store, recipe))
             engines = stack.enter_context(closing(engines_of(model, recipe)))
             return ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines, verb="append")
 
