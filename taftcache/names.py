@@ -80,6 +80,13 @@ def scaling_of(identity: Mapping[str, Any]) -> str | None:
     return scaling if isinstance(scaling, str) else None
 
 
+def imported_from(identity: Mapping[str, Any]) -> str | None:
+    """The file that a store's rows were imported from, as its identity says; None for a store of anything else."""
+    imported = identity.get("imported")
+    file = imported.get("file") if isinstance(imported, dict) else None
+    return file if isinstance(file, str) else None
+
+
 def tail_text(backbone: Mapping[str, Any], start: str, numbers: int) -> str:
     """What is trained of a backbone with this config, in words: what follows the module ``start`` or, if that is "", a
     head alone, which reads ``numbers`` numbers of a sample."""

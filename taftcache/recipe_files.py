@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import shlex
@@ -135,6 +136,23 @@ def parse_toml(text: str) -> dict[str, Any]:
     if _ENDLESS.search(text):
         raise RecursionError("a key of a hundred parts")
     return tomllib.loads(text)
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML. JSON's strings, numbers and lists are valid TOML, but for one control character it leaves."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{json.dumps(key)} = {toml_value(inner)}' for key, inner in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_text(values: Mapping[str, Any]) -> str:
+    """A recipe's plain values as TOML, all of it printable."""
+    sections = {name: keys for name, keys in values.items() if isinstance(keys, Mapping)}
+    lines = [f"{name} = {toml_value(value)}" for name, value in values.items() if name not in sections]
+    for section, keys in sections.items():
+        lines += ["", f"[{section}]", *(f"{key} = {toml_value(value)}" for key, value in keys.items())]
+    # only in a text can a character that is not printable stand, and there TOML has a code for it
+    return "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in "\n".join([*lines, ""]))
 
 
 def check_sections(values: Mapping[str, Any], needed: Sequence[str], where: str | os.PathLike[str]) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import counted, first_few, ordinal, promise_text, readable_size, scaling_of, typed
+from taftcache.names import counted, first_few, imported_from, ordinal, promise_text, readable_size, scaling_of, typed
+from taftcache.recipe import Recipe, without_defaults
+from taftcache.recipe_files import toml_text
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import plain_table
 from taftcache.view.wording import bounded
@@ -34,6 +36,16 @@ if TYPE_CHECKING:
 FEW = 5  # skipped samples that are named
 
 
+def show_recipe(recipe: Recipe, imported: str | None) -> None:
+    """A store's recipe as a file; ``imported`` is the name of the file that its rows were imported from, if any."""
+    print_line("# As the store records it. Commands that take this file open the places it names: look at them first.")
+    if imported is not None:
+        print_line(f"# The rows were imported from {imported}; data.source stands for no images.")
+        print_line("# train takes this file, extract does not.")
+    for line in toml_text(without_defaults(recipe)).splitlines():
+        print_line(line)
+
+
 def show_inspect(report: InspectReport) -> None:
     """A store on one screen, readable at 80 columns."""
     b, cut = report.identity["backbone"], report.cut
@@ -44,6 +56,7 @@ def show_inspect(report: InspectReport) -> None:
             f"vectors   of {b['weights']}, scaled by {scaling}"
             if (scaling := scaling_of(report.identity))
             else f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), {cut['tail']}",
+            *_data(report),
             f"cached    the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
             f" tangent by {report.tangent.get('path', 'nothing yet')}",
             f"plan      {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"
@@ -95,6 +108,24 @@ def show_inspect(report: InspectReport) -> None:
         OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}")
     if report.activations is not None:
         OUT.print(_activations(report.activations, report.dtype))
+
+
+def _data(report: InspectReport) -> list[str]:
+    """A line on where the images came from, and one on a file of weights: as the store names them, opened by nothing.
+    Vectors have none: their file is named already."""
+    if not report.recipe or scaling_of(report.identity):
+        return []
+    data, weights = report.recipe["data"], report.recipe["backbone"]["weights"]
+    named = [f"{key} {data[key]}" for key in ("test", "root") if data[key] is not None]
+    named += [f"at most {data['limit']}"] if data["limit"] is not None else []
+    own_split = data["test"] is not None or data["source"] == "published"
+    named += [] if own_split else [f"{data['held_out']:g} held out"]
+    imported = imported_from(report.identity)
+    source = data["source"] if data["train"] is None else f"{data['source']} {data['train']}"
+    return [
+        f"data      imported from {imported}" if imported else f"data      {', '.join([source, *named])}",
+        *([] if weights in ("bundled", "pretrained") else [f"weights   {weights}"]),
+    ]
 
 
 def _chosen(models: Iterable[Mapping[str, Any]]) -> None:

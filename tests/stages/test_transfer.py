@@ -93,6 +93,7 @@ def test_a_whole_run_in_a_bucket(finished, tmp_path, monkeypatch):
         address = "s3://bucket/store"
         taftcache.run(recipe(address))
         assert taftcache.run(recipe(address)).idle
+        assert taftcache.run(taftcache.inspect_recipe(address)).idle
         taftcache.copy(address, tmp_path / "copy")
         assert tree(tmp_path / "copy") == tree(finished)
         with FeatureStore(address, mode="a") as store:

@@ -15,7 +15,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import StoreError, TaftcacheError
 from taftcache.names import counted, is_model
-from taftcache.recipe import Recipe
+from taftcache.recipe import Recipe, recipe_values, stored_at
 from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.estimators import lacks_classes, regressor_note
 from taftcache.stages.look.inside.shards import describe_model, describe_shard
@@ -55,7 +55,8 @@ class InspectReport:
     statistics; None if none can be read. integrity: which files were looked at. skipped: samples that were left out.
     left_out: the first thousand of those, with id, shard and reason. forgotten: tombstones, one for each sample, class
     and shard that was forgotten, and two for each component. ledger_entries: how many. ledger: the entries. budget:
-    what private trainings may spend and have spent; None if there were none.
+    what private trainings may spend and have spent; None if there were none. recipe: what the store was made from and
+    last trained with, as it records it; ``store.path`` is its place. Empty if this release does not know its settings.
     """
 
     store: Path
@@ -80,6 +81,7 @@ class InspectReport:
     ledger_entries: int
     ledger: list[dict[str, Any]]
     budget: Budget | None = None
+    recipe: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -109,6 +111,7 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
             return otherwise
 
     budget, unknown = _budget(store)
+    recipe, unread = _recipe(store)
     tail = store.objects().get(TAIL)
     classes = [] if lacks_classes(store) else store.classes
     for ref in store.manifest.shards:
@@ -143,12 +146,14 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
         ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
         ledger=read(lambda: _entries(store), []),
         budget=budget,
+        recipe=recipe,
         notes=[
             *regressor_note(store),
             *still_missing(store),
             *subtracted_notes(store),
             *untrained_notes(store),
             *unknown,
+            *unread,
         ],
     )
     return report, damage
@@ -156,15 +161,16 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
 
 @at_its_place()
 def inspect_recipe(store: Place) -> Recipe:
-    """The recipe that a store was made and last trained with, as it records it.
+    """The recipe that a store was made and last trained with, as it records it; ``store.path`` is the store's place.
 
-    What it names is only the store's word: ``run`` and ``extract`` with it open these images and weights.
+    What it names is only the store's word: ``run`` and ``extract`` with it open these images and weights, and go on in
+    this store.
 
     Raises:
         FormatError: it has settings that this release does not know.
     """
     assert isinstance(store, FeatureStore)
-    return recorded_recipe(store)
+    return stored_at(store.place, recorded_recipe(store))
 
 
 def _left_out(store: FeatureStore) -> list[dict[str, str]]:
@@ -182,6 +188,14 @@ def _budget(store: FeatureStore) -> tuple[Budget | None, list[str]]:
         return budget_of(store), []
     except TaftcacheError as error:
         return None, [f"what private trainings have spent is not known: {error.fault}"]
+
+
+def _recipe(store: FeatureStore) -> tuple[dict[str, Any], list[str]]:
+    """The values of the recorded recipe; or none, and a note on why they are not known."""
+    try:
+        return recipe_values(inspect_recipe(store)), []
+    except TaftcacheError as error:
+        return {}, [f"the recipe is not known: {error.fault}"]
 
 
 def look_at_files(store: FeatureStore) -> Integrity:
