@@ -165,6 +165,11 @@ def typed(place: object) -> str:
     return shlex.quote(str(place))
 
 
+def extract_again(place: object) -> str:
+    """The commands that go on with the extraction of a store, if the file of its recipe is not at hand."""
+    return f"taftcache inspect {typed(place)} --recipe > recipe.toml; taftcache extract recipe.toml"
+
+
 def one_of_trained(names: Sequence[str], wanted: str = "") -> str:
     """What to do about a name, ``wanted``, that is none of ``names``, of models or components of a store."""
     made = "taftcache train, which makes it, or " if wanted == MEAN else ""

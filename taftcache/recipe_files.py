@@ -15,6 +15,7 @@ from typing import Any
 
 from taftcache.cache.format.naming import FILE
 from taftcache.errors import RecipeError, check_path
+from taftcache.names import extract_again
 
 # A wheel carries pipelines/ inside the package (pyproject.toml); in a clone it stands beside it.
 PLACES = (Path(__file__).parent / "pipelines", Path(__file__).parent.parent / "pipelines")
@@ -59,7 +60,8 @@ def recipe_file(name: str | os.PathLike[str]) -> Path:
             f"{path} is a store, not a recipe",
             got=str(name),
             do=f"taftcache train, evaluate, predict, forget or inspect {place} (in Python train({str(path)!r}, "
-            "overrides=[…])); or give the .toml file that it was made from",
+            "overrides=[…])); or give the .toml file that it was made from; "
+            f"to have it again: {extract_again(path)}",
         )
     if path.is_dir():
         raise RecipeError(

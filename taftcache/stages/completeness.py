@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 
 from taftcache.cache.store import FeatureStore
+from taftcache.names import extract_again
 
 
 def planned_shards(store: FeatureStore) -> int:
@@ -24,12 +25,25 @@ def making_of(store: FeatureStore) -> str:
     return "import" if "imported" in store.identity else "extract"
 
 
+def making_others(store: FeatureStore) -> str:
+    """What makes the shards that are missing."""
+    again = f"taftcache {making_of(store)}, run again, makes the others"
+    if making_of(store) == "import":
+        return again
+    return f"{again}; without the file of the recipe: {extract_again(store.path)}"
+
+
 def still_missing(store: FeatureStore) -> list[str]:
     """A note if shards of the plan are missing."""
     if is_complete(store):
         return []
     there, planned = len(store.manifest.shards), planned_shards(store)
-    return [f"shards here: {there} of {planned}; taftcache {making_of(store)}, run again, makes the others"]
+    return [f"shards here: {there} of {planned}; {making_others(store)}"]
+
+
+def first_rows(store: FeatureStore) -> str:
+    """What gives rows to a store that has none to train on."""
+    return next(iter(still_missing(store)), "taftcache append takes rows in")
 
 
 def imported(store: FeatureStore) -> list[str]:

@@ -315,7 +315,7 @@ def show_sample_influence(report: SampleInfluence) -> None:
             f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):",
             f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e}"
             f" in {counted(report.passes, 'pass')}",
-            *_untold(report.moved, report.distance_bound),
+            *_untold(report),
             *_other_ridge(*report.ridge),
             f"  its own logit goes from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
             f" label {report.own_label} → {report.own_label_without}",
@@ -325,11 +325,11 @@ def show_sample_influence(report: SampleInfluence) -> None:
     )
 
 
-def _untold(moved: float, bound: float) -> list[str]:
+def _untold(report: SampleInfluence) -> list[str]:
     """A line for when the solves with and without a sample are no nearer to their optima than to each other."""
-    if moved > bound:
+    if report.moved > report.distance_bound:
         return []
-    nearer = "taftcache train STORE --set solver.tolerance=decisive"
+    nearer = f"taftcache train {typed(report.store)} --set solver.tolerance=decisive"
     return [f"  nothing tells what the sample moves, for neither is solved nearer than that: {nearer}"]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 
 import msgspec
 import numpy as np
@@ -11,11 +13,11 @@ import pytest
 
 import taftcache
 from taftcache.cli import main
-from taftcache.errors import IdentityError
+from taftcache.errors import IdentityError, RecipeError, StoreError, UnknownSample
 from taftcache.recipe import Recipe, parse_recipe, recipe_values, without_defaults
-from taftcache.recipe_files import parse_toml, toml_text
+from taftcache.recipe_files import parse_toml, recipe_file, toml_text
 from tests.stages.forging import forge
-from tests.stages.making import open_store, recipe
+from tests.stages.making import DIGITS, open_store, recipe
 
 
 @pytest.mark.law("The recipe that a store gives back goes on in that store, from any folder")
@@ -117,3 +119,37 @@ def test_what_a_store_was_made_from_is_shown(finished, photographed, images, tmp
     assert "note: the recipe is not known: " in (said := printed(capsys, foreign))
     assert "\ndata " not in said
     assert taftcache.inspect(foreign).recipe == {}
+
+
+@pytest.mark.law("What an unfinished store says to type makes the rest of it, without the file that it was made from")
+def test_an_extraction_goes_on_without_its_file(finished, tmp_path):
+    path = shutil.copytree(finished, tmp_path / "a store")
+    with open_store(path) as opened, opened.transaction() as change:
+        change.drop_shard("001")
+    with pytest.raises(StoreError, match="is not finished") as unfinished:
+        taftcache.append(taftcache.inspect_recipe(path))
+    with pytest.raises(RecipeError, match="is a store") as named:
+        recipe_file(path)
+    (note,) = taftcache.inspect(path).notes
+    typed = note.partition("recipe: ")[2]
+    assert typed == f"taftcache inspect '{path}' --recipe > recipe.toml; taftcache extract recipe.toml"
+    assert typed in unfinished.value.do
+    assert typed in named.value.do
+    shell = f'taftcache() {{ {sys.executable} -m taftcache "$@"; }}; {typed}'
+    subprocess.run(["bash", "-ec", shell], cwd=tmp_path, check=True, capture_output=True)
+    assert taftcache.inspect(path).held_out_rows + taftcache.inspect(path).rows == DIGITS
+
+
+def test_what_is_to_be_typed_names_the_store(store):
+    with pytest.raises(UnknownSample) as caught:
+        taftcache.inspect_sample(store, "\u2603")
+    assert caught.value.do == f"taftcache inspect {store} --ids lists all"
+    with pytest.raises(UnknownSample) as caught:
+        taftcache.forget(store, matching=["\u2603*"])
+    assert caught.value.do.startswith(f"taftcache inspect {store} --ids lists all ids; ")
+    with open_store(store) as opened, opened.transaction() as change:
+        change.drop_shard("000")
+        change.drop_shard("001")
+    with pytest.raises(StoreError, match="has no shard to train") as caught:
+        taftcache.train(store)
+    assert caught.value.do.startswith("shards here: 1 of 3; taftcache extract, run again, ")
