@@ -13,7 +13,8 @@ import typer
 import taftcache
 from taftcache.cli.options import AllowHub, Images, Json, Model, StorePath, Weights, consent_to, print_report, store_of
 from taftcache.errors import RecipeError
-from taftcache.names import imported_from
+from taftcache.recipe import without_defaults
+from taftcache.recipe_files import toml_text
 from taftcache.stages.writing import writable
 from taftcache.terminal.console import bars, complain
 from taftcache.terminal.inspection import show_address, show_recipe
@@ -112,8 +113,9 @@ def _show_part(
     """Print what ``inspect`` says about a store, or about the part of it that is named."""
     with taftcache.FeatureStore(path) as store:
         if recipe:
-            imported = imported_from(store.identity)
-            print_report(taftcache.inspect_recipe(store), as_json, lambda found: show_recipe(found, imported))
+            found = taftcache.inspect_recipe(store)
+            text = toml_text(without_defaults(found))
+            print_report(found, as_json, lambda _: show_recipe(text, store.identity))
         elif sample is not None:
             print_report(taftcache.inspect_sample(store, sample), as_json)
         elif ids or (shard is not None and label is not None):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 
 from taftcache.cache.store import FeatureStore
-from taftcache.names import extract_again
+from taftcache.names import extract_again, typed
 
 
 def planned_shards(store: FeatureStore) -> int:
@@ -66,7 +65,7 @@ def subtracted_notes(store: FeatureStore, rows: Mapping[str, int] | None = None)
         rows = {ref.name: ref.rows for ref in store.manifest.shards if ref.name in out}
     if not rows:
         return []
-    place, names = shlex.quote(str(store.path)), " ".join(f"--shard {name}" for name in rows)
+    place, names = typed(store.path), " ".join(f"--shard {name}" for name in rows)
     return [
         f"subtracted, and so left out of models/mean: {', '.join(rows)} (rows: {sum(rows.values())}); "
         f"to have them in it: taftcache train {place} {names}, then taftcache compose {place}"

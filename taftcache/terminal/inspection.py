@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from taftcache.names import counted, first_few, imported_from, ordinal, promise_text, readable_size, scaling_of, typed
-from taftcache.recipe import Recipe, without_defaults
-from taftcache.recipe_files import toml_text
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import plain_table
 from taftcache.view.wording import bounded
@@ -36,13 +34,13 @@ if TYPE_CHECKING:
 FEW = 5  # skipped samples that are named
 
 
-def show_recipe(recipe: Recipe, imported: str | None) -> None:
-    """A store's recipe as a file; ``imported`` is the name of the file that its rows were imported from, if any."""
+def show_recipe(text: str, identity: Mapping[str, Any]) -> None:
+    """The ``text`` of a recipe's file, with what to know of it as the recipe of a store of this ``identity``."""
     print_line("# As the store records it. Commands that take this file open the places it names: look at them first.")
-    if imported is not None:
+    if (imported := imported_from(identity)) is not None:
         print_line(f"# The rows were imported from {imported}; data.source stands for no images.")
         print_line("# train takes this file, extract does not.")
-    for line in toml_text(without_defaults(recipe)).splitlines():
+    for line in text.splitlines():
         print_line(line)
 
 

@@ -13,12 +13,11 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import StoreError
-from taftcache.names import is_model
+from taftcache.names import INTERRUPTED, is_model
 from taftcache.stages.look.inside.stores import look_at_files
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.seen import saw
 from taftcache.stages.look.statistics import OUTLIER, SAMPLED_CHUNKS, SAMPLED_ROWS, activations
-from taftcache.stages.train.solving import INTERRUPTED
 from tests.stages.forging import forge_meta
 from tests.stages.making import open_store, recipe
 

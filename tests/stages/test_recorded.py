@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 import taftcache
+from taftcache.cache.write.writer import ShardWriter
 from taftcache.cli import main
 from taftcache.errors import IdentityError, RecipeError, StoreError, UnknownSample
+from taftcache.names import INTERRUPTED, is_model
 from taftcache.recipe import Recipe, parse_recipe, recipe_values, without_defaults
 from taftcache.recipe_files import parse_toml, recipe_file, toml_text
 from tests.stages.forging import forge
-from tests.stages.making import DIGITS, open_store, recipe
+from tests.stages.making import DIGITS, open_store, recipe, write_images
 
 
 @pytest.mark.law("The recipe that a store gives back goes on in that store, from any folder")
@@ -153,3 +155,46 @@ def test_what_is_to_be_typed_names_the_store(store):
     with pytest.raises(StoreError, match="has no shard to train") as caught:
         taftcache.train(store)
     assert caught.value.do.startswith("shards here: 1 of 3; taftcache extract, run again, ")
+
+
+def test_a_training_that_is_not_over_says_so(store, tmp_path):
+    train, compose = f"taftcache train {store}", f"taftcache compose {store}"
+    with open_store(store) as opened:
+        parts = opened.objects("components/")
+        models = [name for name in opened.objects() if is_model(name)]
+        kept = opened.read_object("components/000"), parts["components/000"].meta
+        with opened.transaction() as change:
+            for name in models:
+                change.drop(name)
+        assert taftcache.inspect(opened).notes == [f"no model yet: {train}"]
+        with opened.transaction() as change:
+            change.put("components/000", *kept)
+        assert taftcache.inspect(opened).notes == [f"not trained to the end: 001; to go on: {train}"]
+        taftcache.train(opened)
+        assert taftcache.inspect(opened).notes == [f"no model of the components yet: {compose}"]
+        taftcache.compose(opened)
+        assert taftcache.inspect(opened).notes == []
+        with opened.transaction() as change:
+            change.put("components/000", kept[0], {**kept[1], "key": INTERRUPTED})
+        assert taftcache.inspect(opened).notes == [f"not trained to the end: 000; to go on: {train}"]
+
+
+def test_work_that_was_stopped_is_shown(photographed, images, tmp_path, monkeypatch):
+    path = shutil.copytree(photographed, tmp_path / "store")
+    more = write_images(tmp_path / "more", per_class=20)
+    values = recipe_values(taftcache.inspect_recipe(path))
+    asked = parse_recipe({**values, "data": {**values["data"], "train": str(more)}})
+
+    def stop(*_: object, **_named: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardWriter, "commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            taftcache.append(asked)
+    (note,) = taftcache.inspect(path).notes
+    assert note.startswith("a command was stopped at shard-000: run it again, and it goes on from there; ")
+    with open_store(path):  # then one is at work
+        assert taftcache.inspect(path).notes == []
+    taftcache.append(asked)
+    assert taftcache.inspect(path).notes == []

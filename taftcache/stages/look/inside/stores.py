@@ -12,17 +12,18 @@ from typing import Any, TypeVar
 from taftcache.cache.format.fault import DAMAGE
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.sweep import unfinished
 from taftcache.consent import recorded_recipe
 from taftcache.errors import StoreError, TaftcacheError
-from taftcache.names import counted, is_model
+from taftcache.names import counted, first_few, is_model, typed
 from taftcache.recipe import Recipe, recipe_values, stored_at
-from taftcache.stages.completeness import still_missing, subtracted_notes
+from taftcache.stages.completeness import is_complete, still_missing, subtracted_notes
 from taftcache.stages.estimators import lacks_classes, regressor_note
 from taftcache.stages.look.inside.shards import describe_model, describe_shard
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
 from taftcache.stages.train.private.records import Budget, budget_of
-from taftcache.stages.train.untrained import untrained_notes
+from taftcache.stages.train.untrained import unsolved_notes, untrained_notes
 from taftcache.tangent.spec import TAIL
 
 T = TypeVar("T")
@@ -152,6 +153,8 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
             *still_missing(store),
             *subtracted_notes(store),
             *untrained_notes(store),
+            *unsolved_notes(store, private=budget is not None),
+            *_stopped(store),
             *unknown,
             *unread,
         ],
@@ -188,6 +191,17 @@ def _budget(store: FeatureStore) -> tuple[Budget | None, list[str]]:
         return budget_of(store), []
     except TaftcacheError as error:
         return None, [f"what private trainings have spent is not known: {error.fault}"]
+
+
+def _stopped(store: FeatureStore) -> list[str]:
+    """A note on the work of a command that was stopped in a store that has all its shards, unless one is at work."""
+    names = [path.removeprefix("staging/") for path in unfinished(store.staging)]
+    if not names or not is_complete(store) or store.is_written:
+        return []
+    return [
+        f"a command was stopped at {first_few(names)}: run it again, and it goes on from there; or, to remove what it "
+        f"left: taftcache gc {typed(store.path)} --unfinished"
+    ]
 
 
 def _recipe(store: FeatureStore) -> tuple[dict[str, Any], list[str]]:
