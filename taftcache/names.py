@@ -26,6 +26,7 @@ PRIVATE = "privacy"  # the key of a private component's statement in its meta
 STATED = "stated"  # the key of what an imported component's file stated of its privacy, which nothing here checks
 ONE_SETTING = "one setting was tried; how it was chosen is not known here"  # a tuning that adds nothing to ε
 BY_HELD_OUT = "by accuracy on held-out rows"  # how one of several learning rates was chosen
+INTERRUPTED = "interrupted"  # in place of a component's key: no key equals it, so the next run solves again
 # Ids have no control characters, so that these can stand before the name of a shard, class or component among them.
 SHARD = "\x1fshard\x1f"
 CLASS = "\x1fclass\x1f"
@@ -78,6 +79,13 @@ def scaling_of(identity: Mapping[str, Any]) -> str | None:
     imported = identity.get("imported")
     scaling = imported.get("scaling") if isinstance(imported, dict) else None
     return scaling if isinstance(scaling, str) else None
+
+
+def imported_from(identity: Mapping[str, Any]) -> str | None:
+    """The file that a store's rows were imported from, as its identity says; None for a store of anything else."""
+    imported = identity.get("imported")
+    file = imported.get("file") if isinstance(imported, dict) else None
+    return file if isinstance(file, str) else None
 
 
 def tail_text(backbone: Mapping[str, Any], start: str, numbers: int) -> str:
@@ -163,6 +171,11 @@ def with_counts(counts: Mapping[str, int]) -> str:
 def typed(place: object) -> str:
     """A place as it is typed in a command."""
     return shlex.quote(str(place))
+
+
+def extract_again(place: object) -> str:
+    """The commands that go on with the extraction of a store, if the file of its recipe is not at hand."""
+    return f"taftcache inspect {typed(place)} --recipe > recipe.toml; taftcache extract recipe.toml"
 
 
 def one_of_trained(names: Sequence[str], wanted: str = "") -> str:

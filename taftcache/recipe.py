@@ -243,6 +243,18 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
     return values
 
 
+def without_defaults(recipe: Recipe) -> dict[str, Any]:
+    """A recipe's plain values as a file needs them: its name, the keys that a file must have, and no other default."""
+    usual, needed = recipe_values(Recipe()), {"data": "source", "backbone": "weights"}
+    values: dict[str, Any] = {"name": recipe.name}
+    for name, value in recipe_values(recipe).items():
+        if not isinstance(value, dict):
+            values |= {name: value} if value != usual[name] else {}
+        elif kept := {k: v for k, v in value.items() if k == needed.get(name) or v != usual[name].get(k)}:
+            values[name] = kept
+    return values
+
+
 def _listed(value: Any) -> Any:
     """Plain values with lists for tuples, as a store's JSON gives them back."""
     if isinstance(value, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import shlex
@@ -14,6 +15,7 @@ from typing import Any
 
 from taftcache.cache.format.naming import FILE
 from taftcache.errors import RecipeError, check_path
+from taftcache.names import extract_again
 
 # A wheel carries pipelines/ inside the package (pyproject.toml); in a clone it stands beside it.
 PLACES = (Path(__file__).parent / "pipelines", Path(__file__).parent.parent / "pipelines")
@@ -58,7 +60,8 @@ def recipe_file(name: str | os.PathLike[str]) -> Path:
             f"{path} is a store, not a recipe",
             got=str(name),
             do=f"taftcache train, evaluate, predict, forget or inspect {place} (in Python train({str(path)!r}, "
-            "overrides=[…])); or give the .toml file that it was made from",
+            "overrides=[…])); or give the .toml file that it was made from; "
+            f"to have it again: {extract_again(path)}",
         )
     if path.is_dir():
         raise RecipeError(
@@ -135,6 +138,23 @@ def parse_toml(text: str) -> dict[str, Any]:
     if _ENDLESS.search(text):
         raise RecursionError("a key of a hundred parts")
     return tomllib.loads(text)
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML. JSON's strings, numbers and lists are valid TOML, but for one control character it leaves."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{json.dumps(key)} = {toml_value(inner)}' for key, inner in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_text(values: Mapping[str, Any]) -> str:
+    """A recipe's plain values as TOML, all of it printable."""
+    sections = {name: keys for name, keys in values.items() if isinstance(keys, Mapping)}
+    lines = [f"{name} = {toml_value(value)}" for name, value in values.items() if name not in sections]
+    for section, keys in sections.items():
+        lines += ["", f"[{section}]", *(f"{key} = {toml_value(value)}" for key, value in keys.items())]
+    # only in a text can a character that is not printable stand, and there TOML has a code for it
+    return "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in "\n".join([*lines, ""]))
 
 
 def check_sections(values: Mapping[str, Any], needed: Sequence[str], where: str | os.PathLike[str]) -> None:

@@ -231,11 +231,11 @@ class FeatureStore:
             held = self.held_out is not None
             hint = 'name the held-out rows: ["held-out"]' if held else "taftcache extract, or taftcache import"
             raise StoreError(f"{self.path} has no training rows", do=hint)
-        return ShardRows(shards, self._place, self.classes, self.root_digest)
+        return ShardRows(shards, self.place, self.classes, self.root_digest)
 
     @property
-    def _place(self) -> str:
-        """The store's place for other processes, which may have another current folder."""
+    def place(self) -> str:
+        """The store's whole place, also for processes that have another current folder."""
         return self.root.whole if isinstance(self.root, Folder) else str(self.path)
 
     def sample_ids(self) -> list[str]:
@@ -456,7 +456,7 @@ class FeatureStore:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.mode == "a":
             raise not_copied(self.path)
-        return _reopened, (self._place, self.root_digest)
+        return _reopened, (self.place, self.root_digest)
 
     def __fspath__(self) -> str:
         return str(self.path)

@@ -13,9 +13,11 @@ import typer
 import taftcache
 from taftcache.cli.options import AllowHub, Images, Json, Model, StorePath, Weights, consent_to, print_report, store_of
 from taftcache.errors import RecipeError
+from taftcache.recipe import without_defaults
+from taftcache.recipe_files import toml_text
 from taftcache.stages.writing import writable
 from taftcache.terminal.console import bars, complain
-from taftcache.terminal.inspection import show_address
+from taftcache.terminal.inspection import show_address, show_recipe
 
 commands = typer.Typer()
 
@@ -49,6 +51,10 @@ def inspect(
             " one per line, for forget --file",
         ),
     ] = False,
+    recipe: Annotated[
+        bool,
+        typer.Option("--recipe", help="the recipe that the store was made and last trained with, as a file has it"),
+    ] = False,
     suspects: Annotated[
         bool, typer.Option("--suspects", help="training rows whose label the others contradict, worst first")
     ] = False,
@@ -74,12 +80,14 @@ def inspect(
     and a sample of rows. --ids lists the samples, for scripts; --json adds the shard, role and class of each.
     --suspects, --duplicates and --outliers read all rows, and rank what may be wrong with the data.
 
+    --recipe prints what taftcache extract takes as a file, to go on in the same store.
+
     Of a file that export-component wrote, shows what it says of itself, before it is imported.
 
     Example: taftcache inspect stores/quickstart --class 7
     """
     of_rows = {"--suspects": suspects, "--duplicates": duplicates, "--outliers": outliers}
-    of_parts = {"--sample": sample, "--shard": shard, "--class": label, "--ids": ids}
+    of_parts = {"--sample": sample, "--shard": shard, "--class": label, "--ids": ids, "--recipe": recipe}
     asked, beside = ([name for name, given in options.items() if given] for options in (of_rows, of_parts))
     if store.is_file() and (asked or beside):
         raise RecipeError(
@@ -91,18 +99,24 @@ def inspect(
         _check_reading(asked, beside, threshold)
         _read_rows(store, asked[0], top or 20, threshold, as_json)
     else:
-        if sample is not None:
+        if sample is not None or recipe:
             _check_alone(beside)
         if store.is_file():
             print_report(taftcache.inspect_component(store), as_json)
         else:
-            _show_part(store, sample, shard, label, ids, as_json)
+            _show_part(store, sample, shard, label, ids, recipe, as_json)
 
 
-def _show_part(path: Path, sample: str | None, shard: str | None, label: str | None, ids: bool, as_json: bool) -> None:
+def _show_part(
+    path: Path, sample: str | None, shard: str | None, label: str | None, ids: bool, recipe: bool, as_json: bool
+) -> None:
     """Print what ``inspect`` says about a store, or about the part of it that is named."""
     with taftcache.FeatureStore(path) as store:
-        if sample is not None:
+        if recipe:
+            found = taftcache.inspect_recipe(store)
+            text = toml_text(without_defaults(found))
+            print_report(found, as_json, lambda _: show_recipe(text, store.identity))
+        elif sample is not None:
             print_report(taftcache.inspect_sample(store, sample), as_json)
         elif ids or (shard is not None and label is not None):
             print_report(taftcache.list_samples(store, shard=shard, label=label), as_json)

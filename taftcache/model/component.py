@@ -185,7 +185,7 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
         raise CompositionError(
             f"{name} was trained around another base point",
             got=f"{name}: base {around[:16]}, the store's settings make {base.digest[:16]}",
-            do="taftcache train, which renews every component of another base",
+            do=f"taftcache train {typed(store.path)}, which renews every component of another base",
         )
     return Component.decode(store.read_object(name), base)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 
 from taftcache.cache.store import FeatureStore
+from taftcache.names import extract_again, typed
 
 
 def planned_shards(store: FeatureStore) -> int:
@@ -24,12 +24,25 @@ def making_of(store: FeatureStore) -> str:
     return "import" if "imported" in store.identity else "extract"
 
 
+def making_others(store: FeatureStore) -> str:
+    """What makes the shards that are missing."""
+    again = f"taftcache {making_of(store)}, run again, makes the others"
+    if making_of(store) == "import":
+        return again
+    return f"{again}; without the file of the recipe: {extract_again(store.path)}"
+
+
 def still_missing(store: FeatureStore) -> list[str]:
     """A note if shards of the plan are missing."""
     if is_complete(store):
         return []
     there, planned = len(store.manifest.shards), planned_shards(store)
-    return [f"shards here: {there} of {planned}; taftcache {making_of(store)}, run again, makes the others"]
+    return [f"shards here: {there} of {planned}; {making_others(store)}"]
+
+
+def first_rows(store: FeatureStore) -> str:
+    """What gives rows to a store that has none to train on."""
+    return next(iter(still_missing(store)), "taftcache append takes rows in")
 
 
 def imported(store: FeatureStore) -> list[str]:
@@ -52,7 +65,7 @@ def subtracted_notes(store: FeatureStore, rows: Mapping[str, int] | None = None)
         rows = {ref.name: ref.rows for ref in store.manifest.shards if ref.name in out}
     if not rows:
         return []
-    place, names = shlex.quote(str(store.path)), " ".join(f"--shard {name}" for name in rows)
+    place, names = typed(store.path), " ".join(f"--shard {name}" for name in rows)
     return [
         f"subtracted, and so left out of models/mean: {', '.join(rows)} (rows: {sum(rows.values())}); "
         f"to have them in it: taftcache train {place} {names}, then taftcache compose {place}"

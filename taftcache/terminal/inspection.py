@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import counted, first_few, ordinal, promise_text, readable_size, scaling_of, typed
-from taftcache.terminal.console import OUT, print_ids, print_notes, print_table, say, stacked
+from taftcache.names import counted, first_few, imported_from, ordinal, promise_text, readable_size, scaling_of, typed
+from taftcache.terminal.console import OUT, print_ids, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import plain_table
 from taftcache.view.wording import bounded
 
@@ -34,6 +34,16 @@ if TYPE_CHECKING:
 FEW = 5  # skipped samples that are named
 
 
+def show_recipe(text: str, identity: Mapping[str, Any]) -> None:
+    """The ``text`` of a recipe's file, with what to know of it as the recipe of a store of this ``identity``."""
+    print_line("# As the store records it. Commands that take this file open the places it names: look at them first.")
+    if (imported := imported_from(identity)) is not None:
+        print_line(f"# The rows were imported from {imported}; data.source stands for no images.")
+        print_line("# train takes this file, extract does not.")
+    for line in text.splitlines():
+        print_line(line)
+
+
 def show_inspect(report: InspectReport) -> None:
     """A store on one screen, readable at 80 columns."""
     b, cut = report.identity["backbone"], report.cut
@@ -44,6 +54,7 @@ def show_inspect(report: InspectReport) -> None:
             f"vectors   of {b['weights']}, scaled by {scaling}"
             if (scaling := scaling_of(report.identity))
             else f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), {cut['tail']}",
+            *_data(report),
             f"cached    the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
             f" tangent by {report.tangent.get('path', 'nothing yet')}",
             f"plan      {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"
@@ -95,6 +106,24 @@ def show_inspect(report: InspectReport) -> None:
         OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}")
     if report.activations is not None:
         OUT.print(_activations(report.activations, report.dtype))
+
+
+def _data(report: InspectReport) -> list[str]:
+    """A line on where the images came from, and one on a file of weights: as the store names them, opened by nothing.
+    Vectors have none: their file is named already."""
+    if not report.recipe or scaling_of(report.identity):
+        return []
+    data, weights = report.recipe["data"], report.recipe["backbone"]["weights"]
+    named = [f"{key} {data[key]}" for key in ("test", "root") if data[key] is not None]
+    named += [f"at most {data['limit']}"] if data["limit"] is not None else []
+    own_split = data["test"] is not None or data["source"] == "published"
+    named += [] if own_split else [f"{data['held_out']:g} held out"]
+    imported = imported_from(report.identity)
+    source = data["source"] if data["train"] is None else f"{data['source']} {data['train']}"
+    return [
+        f"data      imported from {imported}" if imported else f"data      {', '.join([source, *named])}",
+        *([] if weights in ("bundled", "pretrained") else [f"weights   {weights}"]),
+    ]
 
 
 def _chosen(models: Iterable[Mapping[str, Any]]) -> None:
@@ -283,7 +312,7 @@ def show_sample_influence(report: SampleInfluence) -> None:
             f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):",
             f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e}"
             f" in {counted(report.passes, 'pass')}",
-            *_untold(report.moved, report.distance_bound),
+            *_untold(report),
             *_other_ridge(*report.ridge),
             f"  its own logit goes from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
             f" label {report.own_label} → {report.own_label_without}",
@@ -293,11 +322,11 @@ def show_sample_influence(report: SampleInfluence) -> None:
     )
 
 
-def _untold(moved: float, bound: float) -> list[str]:
+def _untold(report: SampleInfluence) -> list[str]:
     """A line for when the solves with and without a sample are no nearer to their optima than to each other."""
-    if moved > bound:
+    if report.moved > report.distance_bound:
         return []
-    nearer = "taftcache train STORE --set solver.tolerance=decisive"
+    nearer = f"taftcache train {typed(report.store)} --set solver.tolerance=decisive"
     return [f"  nothing tells what the sample moves, for neither is solved nearer than that: {nearer}"]
 
 

@@ -20,6 +20,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, first_line
 from taftcache.names import HEAD, component_of, counted, default_model
+from taftcache.stages.completeness import first_rows
 from taftcache.stages.estimators import HOLDS, lacks_classes
 from taftcache.stages.look.duplicates import Hashes
 from taftcache.stages.look.row_table import RowTable
@@ -77,7 +78,7 @@ class Atlas:
         self.table = RowTable.of(store)
         n = len(self.table)
         if n == 0:
-            raise StoreError(f"no rows to look at in {store.path}", got="an empty store", do="taftcache extract")
+            raise StoreError(f"no rows to look at in {store.path}", got="an empty store", do=first_rows(store))
         self.version = 0
         self.progress = {name: StageProgress() for name in WORK}
         self.vectors: NDArray[np.float16] | None = None

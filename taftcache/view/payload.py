@@ -45,8 +45,9 @@ def overview(atlas: Atlas) -> dict[str, Any]:
     report, damage = inspect_intact(atlas.store)
     axes, keys = atlas.axes, private_keys(atlas.store)
     models = [{**m, "promise": promise_text(m[PRIVATE])} if m.get(PRIVATE) else m for m in report.models]
+    said = {key: value for key, value in asdict(report).items() if key != "recipe"}  # a page goes to others
     return {
-        "report": {**asdict(report), "store": str(report.store), "models": models},
+        "report": {**said, "store": str(report.store), "models": models},
         "damage": list(dict.fromkeys([*map(problem_of, damage), *atlas.damage])),
         "leaked": len(atlas.leaked),
         "what": atlas.what,

@@ -323,7 +323,7 @@ def test_a_store_without_a_model_says_how_to_get_one(cli, tmp_path):
     ):
         outcome = cli(*arguments)
         refused(outcome, outcome.code, "try: taftcache train")
-    refused(outcome, 7, "2 shards without a component", "got: 000, 001")
+    refused(outcome, 7, "2 shards without a component", "got: 000, 001", f"try: taftcache train {path}\n")
     assert cli("train", path).code == 0
     refused(cli("evaluate", path, "--without", "000", "--without", "001"), 2, "leave out fewer")
 

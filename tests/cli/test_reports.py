@@ -57,7 +57,7 @@ INSPECT = {
     "plan",
 }
 INSPECT |= {"shards", "models", "skipped", "forgotten", "ledger_entries", "ledger", "notes"}
-INSPECT |= {"left_out", "tangent", "held_out_rows", "activations", "integrity", "budget"}
+INSPECT |= {"left_out", "tangent", "held_out_rows", "activations", "integrity", "budget", "recipe"}
 SAMPLE = {"sample", "shard", "row", "label", "first_token_norm", "mean_token_norm", "max_abs"}
 SAMPLE |= {"predictions", "moved_bound", "notes"}
 SHARD = {"store", "shard", "rows_per_class", "activations", "component", "first_samples", "notes"}

@@ -13,12 +13,11 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import StoreError
-from taftcache.names import is_model
+from taftcache.names import INTERRUPTED, is_model
 from taftcache.stages.look.inside.stores import look_at_files
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.seen import saw
 from taftcache.stages.look.statistics import OUTLIER, SAMPLED_CHUNKS, SAMPLED_ROWS, activations
-from taftcache.stages.train.solving import INTERRUPTED
 from tests.stages.forging import forge_meta
 from tests.stages.making import open_store, recipe
 
@@ -94,7 +93,8 @@ def test_a_store_that_is_not_finished_says_so(store, capsys):
     with open_store(store) as opened:
         with opened.transaction() as change:
             change.drop_shard("held-out")
-        said = "shards here: 2 of 3; taftcache extract, run again, makes the others"
+        said = "shards here: 2 of 3; taftcache extract, run again, makes the others; without the file of the recipe: "
+        said += f"taftcache inspect {store} --recipe > recipe.toml; taftcache extract recipe.toml"
         assert taftcache.inspect(opened).notes == [said]
         assert taftcache.train(opened).notes == [said]
         with pytest.raises(StoreError, match="no held-out rows") as error:

@@ -12,10 +12,10 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, StoreError
 from taftcache.model.component import read_base, read_component
+from taftcache.names import INTERRUPTED
 from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.record import record_recipe
-from taftcache.stages.train.solving import INTERRUPTED
 from tests.stages.making import open_store, recipe, tree, values
 
 

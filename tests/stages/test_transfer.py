@@ -96,6 +96,7 @@ def test_a_whole_run_in_a_bucket(finished, tmp_path, monkeypatch):
         assert taftcache.run(recipe(address)).idle
         with pytest.raises(StoreError, match=f"cannot import into {address}: its rows were made from images"):
             taftcache.import_vectors(np.eye(8), np.arange(8) % 2, address)
+        assert taftcache.run(taftcache.inspect_recipe(address)).idle
         taftcache.copy(address, tmp_path / "copy")
         assert tree(tmp_path / "copy") == tree(finished)
         with FeatureStore(address, mode="a") as store:

@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backbone.cut": {"errors", "backbone"} | _TANGENT,
     "backbone.sources": {"errors", "names", "foreign_hdf5", "backbone"},
     "backbone.forward": {"errors", "backbone", "backbone.sources"} | _TANGENT,
-    "recipe_files": {"errors", "cache.format.naming"},
+    "recipe_files": {"errors", "names", "cache.format.naming"},
     "recipe_sections": {"errors", "recipe_files", "backbone.files", "tangent.spec"},
     "recipe": {"errors", "recipe_files", "recipe_sections", "expected", "backbone.files", "backbone.spec"}
     | {"tangent.spec", "privacy.spec"},
@@ -99,7 +99,9 @@ MAY_IMPORT["stages.files"] |= {
     "stages.train.private",
     "stages.look",
 }
-MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "cache.place", "model"} | _STORE | _TANGENT
+MAY_IMPORT["stages"] = (
+    {"errors", "names", "recipe", "backbone", "backbone.sources", "cache.place", "model"} | _STORE | _TANGENT
+)
 MAY_IMPORT["stages"] |= {"backbone.forward"} | {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"rounding", "backbone.forward", "stages.extract", "stages.train"}
 MAY_IMPORT["paper"] = _STAGE | {"baselines", "rounding", "stages.extract", "stages.train", "stages.train.private"}

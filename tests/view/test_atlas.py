@@ -340,6 +340,7 @@ def test_a_store_without_models_is_shown_too(tmp_path):
         shown = payload.overview(made)["report"]
     assert set(known) == {"x", "y", "norm", "base"}
     assert shown["models"] == []
+    assert "recipe" not in shown  # nor the places of this machine that it names: a page goes to others
 
 
 def test_pictures_that_are_gone_are_said_to_be(images_gone):

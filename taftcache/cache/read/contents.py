@@ -84,7 +84,7 @@ class Contents:
                         f"no row has the id {sample_id!r}, which was skipped when shard {left_out.shard} was made",
                         got=left_out.reason,
                         ids=[sample_id],
-                        do="taftcache inspect, which names what was skipped",
+                        do=f"taftcache inspect {typed(self.root.path)}, which names what was skipped",
                     )
             if self.is_forgotten(sample_id):
                 raise UnknownSample(
@@ -97,13 +97,14 @@ class Contents:
                     f"no row has the id {sample_id!r} as it is written here",
                     got=ascii(sample_id),
                     ids=[sample_id],
-                    do=f"{same!a}, which looks the same: take it from a file: taftcache inspect STORE --ids > FILE",
+                    do=f"{same!a}, which looks the same: take it from a file: "
+                    f"taftcache inspect {typed(self.root.path)} --ids > FILE",
                 )
             close = ", ".join(map(repr, nearest(sample_id, self._rows())))
             raise UnknownSample(
                 f"no row has the id {sample_id!r}",
                 ids=[sample_id],
-                do=f"did you mean {close}?" if close else "taftcache inspect STORE --ids lists all",
+                do=f"did you mean {close}?" if close else f"taftcache inspect {typed(self.root.path)} --ids lists all",
             )
         name, row = self._rows()[sample_id]
         return self.shard(name), row

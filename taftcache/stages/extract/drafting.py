@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from taftcache.cache.place.address import is_bucket
 from taftcache.errors import BackboneError, check_path
 from taftcache.names import HELD_OUT, counted, first_few, readable_size, readable_time, typed
 from taftcache.recipe import Overrides, Recipe, apply_overrides, as_mapping, parse_recipe
+from taftcache.recipe_files import toml_value
 from taftcache.stages.extract.classes import classes_of, doubtful_classes_notes, unshared_notes
 from taftcache.stages.extract.estimation import EstimateReport, estimate
 from taftcache.stages.extract.forgotten import open_images
@@ -249,14 +249,14 @@ def _text(values: Mapping[str, Any], place: Path, file: Path, facts: str, costs:
     said = _comments(values)
     for section, keys in values.items():
         if not isinstance(keys, Mapping):
-            lines[3:3] = ["", f"{section} = {_value(keys)}"]
+            lines[3:3] = ["", f"{section} = {toml_value(keys)}"]
             continue
         lines += ["", f"[{section}]"]
         for key, value in keys.items():
             if value is None:  # possible in a mapping of overrides; TOML has no such value
                 continue
             lines += [f"# {said[f'{section}.{key}']}"] if f"{section}.{key}" in said else []
-            lines += [f"{key} = {_value(value)}"]
+            lines += [f"{key} = {toml_value(value)}"]
     if values["backbone"].get("weights") == "bundled":
         at = lines.index('weights = "bundled"')
         lines[at:at] = [f'# For larger pictures: weights = "pretrained" and model = "{PRETRAINED}".']
@@ -278,10 +278,3 @@ def _comments(values: Mapping[str, Any]) -> dict[str, str]:
 def _line(path: Path) -> str:
     """A path in a comment, which must stay on its line."""
     return str(path) if str(path).isprintable() else ascii(str(path))
-
-
-def _value(value: Any) -> str:
-    """A value as TOML. JSON's strings, numbers and lists are valid TOML, but for one control character it leaves."""
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{json.dumps(key)} = {_value(inner)}' for key, inner in value.items())} }}"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -12,7 +12,19 @@ from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError
-from taftcache.names import BASE, EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, counted, is_component, shard_of
+from taftcache.names import (
+    BASE,
+    EXACT,
+    HEAD,
+    MEAN,
+    PRIVATE,
+    WEIGHTED,
+    component_of,
+    counted,
+    is_component,
+    shard_of,
+    typed,
+)
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.forget.request import Request
@@ -186,5 +198,5 @@ def _check_mode(store: FeatureStore, request: Request, mode: Mode) -> None:
         raise RecipeError(
             f'mode "resolve" needs models/exact, the model of all rows, and {store.path} has none',
             got=f"no {EXACT}",
-            do="taftcache compose STORE --mode exact, or use --mode retrain",
+            do=f"taftcache compose {typed(store.path)} --mode exact, or use --mode retrain",
         )

@@ -229,7 +229,7 @@ def _imported(store: FeatureStore, names: Sequence[str]) -> tuple[list[str], lis
             raise StoreError(
                 f"there is no component {shard_of(name)!r}",
                 got=f"imported: {', '.join(map(shard_of, there)) or 'none'}",
-                do="taftcache inspect lists the components",
+                do=f"taftcache inspect {typed(store.path)} lists the components",
             )
     return found, already
 
@@ -246,8 +246,8 @@ def _matched(store: FeatureStore, patterns: Sequence[str]) -> dict[str, list[str
         raise UnknownSample(
             f"no sample's id matches {counted(len(idle), 'pattern')} of those given; nothing is changed",
             got=", ".join(map(repr, idle)),
-            do="taftcache inspect STORE --ids lists all ids; [[] matches a bracket; no id of a forgotten sample "
-            "is kept",
+            do=f"taftcache inspect {typed(store.path)} --ids lists all ids; [[] matches a bracket; no id of a "
+            "forgotten sample is kept",
         )
     return matched
 

@@ -281,7 +281,7 @@ def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> Non
         raise CompositionError(
             f"the settings make another base point, or train other parameters, than {', '.join(lost)}",
             got=f"base {settings.base.digest[:16]}",
-            do="taftcache train, which renews every component of another base",
+            do=f"taftcache train {typed(store.path)}, which renews every component of another base",
         )
     if recipe.compose.mode == "weighted":
         check_coefficients(recipe.compose.weights, names, store)

@@ -18,7 +18,7 @@ from taftcache.errors import CompositionError, RecipeError
 from taftcache.model import composition
 from taftcache.model.component import Component, StoredComponents
 from taftcache.model.meta import Coefficient, key_parts, of_each_class
-from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of
+from taftcache.names import EXACT, INTERRUPTED, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of, typed
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing import RidgeChoice
@@ -28,7 +28,7 @@ from taftcache.stages.progress import Progress
 from taftcache.stages.train.checks import SUMS_TO_ONE, check_coefficients, coefficients
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
+from taftcache.stages.train.solving import SolveOptions, solve_component
 from taftcache.stages.train.trained_on import Weights
 from taftcache.stages.train.untrained import untrained
 from taftcache.tangent.base import Base
@@ -56,14 +56,14 @@ def members_of(store: FeatureStore) -> list[str]:
         raise CompositionError(
             f"{counted(len(missing), 'shard')} without a component that was solved to its end",
             got=", ".join(map(shard_of, missing)),
-            do="taftcache train --private" if promised(store) else "taftcache train",
+            do=f"taftcache train {typed(store.path)}{' --private' if promised(store) else ''}",
         )
     names += imported(store)
     if not names:
         raise CompositionError(
             f"{store.path} has no components to compose",
             got="no shard that is not subtracted, and no imported component",
-            do="taftcache train, or taftcache import-component",
+            do=f"taftcache train {typed(store.path)}, or taftcache import-component",
         )
     return sorted(names)
 

@@ -14,7 +14,7 @@ from taftcache.model.component import read_base
 from taftcache.names import PRIVATE, component_of
 from taftcache.privacy.budget import EVENT, PLAN
 from taftcache.recipe import Overrides, Recipe, checked_recipe, parse_recipe, recipe_values
-from taftcache.stages.completeness import planned_shards, subtracted
+from taftcache.stages.completeness import first_rows, planned_shards, subtracted
 from taftcache.stages.train.checks import check_settings
 from taftcache.stages.train.settings import Settings
 
@@ -123,14 +123,14 @@ def wanted_shards(store: FeatureStore, shards: Sequence[str] | None) -> list[Sha
         raise StoreError(
             f"{store.path} has no shard {', '.join(unknown)} to train",
             got=", ".join(unknown),
-            do=f"one of {', '.join(names)}" if names else "taftcache extract",
+            do=f"one of {', '.join(names)}" if names else first_rows(store),
         )
     wanted = [s for s in store.shards if (s.name not in out if shards is None else s.name in shards)]
     if not wanted:
         raise StoreError(
             f"{store.path} has no shard to train",
             got=f"subtracted: {', '.join(out)}" if out else "no rows to train on",
-            do=f"name one that is to be trained again: --shard {out[0]}" if out else "taftcache extract",
+            do=f"name one that is to be trained again: --shard {out[0]}" if out else first_rows(store),
         )
     return wanted
 

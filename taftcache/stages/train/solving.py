@@ -16,7 +16,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.errors import RecipeError, SolveError
 from taftcache.model.component import Component
 from taftcache.model.meta import ComponentMeta
-from taftcache.names import readable_size
+from taftcache.names import INTERRUPTED, readable_size
 from taftcache.objective.objective import Objective
 from taftcache.solve.choosing import RidgeChoice, choose_ridge
 from taftcache.solve.head.size import GROUP_BYTES, HeadSize
@@ -32,7 +32,6 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import Train
 from taftcache.teaching.tangent_student import Teachers, minimise_taught
 
-INTERRUPTED = "interrupted"  # in place of a component's key: no key equals it, so the next run solves again
 CURVE_POINTS = 200  # how many points of a solve's convergence its component keeps
 
 

@@ -13,7 +13,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import EXACT, HEAD, component_of, counted, first_few, shard_of
+from taftcache.names import EXACT, HEAD, INTERRUPTED, component_of, counted, first_few, shard_of
 from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.certificates import JudgedCertificate
 from taftcache.stages.completeness import imported, still_missing, subtracted_notes
@@ -35,7 +35,6 @@ from taftcache.stages.train.record import (
 )
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import (
-    INTERRUPTED,
     SolveOptions,
     check_head_fits,
     judged,

@@ -7,8 +7,10 @@ from itertools import chain
 from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
-from taftcache.names import HEAD, component_of, typed
-from taftcache.stages.completeness import imported
+from taftcache.names import EXACT, HEAD, INTERRUPTED, MEAN, WEIGHTED, component_of, first_few, is_model, typed
+from taftcache.stages.completeness import imported, is_complete, subtracted
+from taftcache.stages.estimators import is_of_estimator
+from taftcache.tangent.spec import TAIL
 
 
 def untrained(store: FeatureStore) -> dict[str, int]:
@@ -31,6 +33,27 @@ def untrained(store: FeatureStore) -> dict[str, int]:
     if any(ledger.RELEASED in entry for entry in entries) or not parts.isdisjoint(chain(summed, destroyed)):
         return {}
     return {ref.name: ref.rows for ref in store.manifest.shards if ref.role == "train"}
+
+
+def unsolved_notes(store: FeatureStore, *, private: bool) -> list[str]:
+    """A note on what a training that never began, or was stopped, has left to do; none where there is nothing to train.
+
+    ``private``: its shards have been trained privately.
+    """
+    there, out = store.objects(), {*subtracted(store), *untrained(store)}
+    if not is_complete(store) or TAIL not in there or is_of_estimator(store):
+        return []
+    place, models = typed(store.path), [name for name in there if is_model(name)]
+    train = f"taftcache train {place}{' --private' if private else ''}"
+    shards = [ref.name for ref in store.manifest.shards if ref.role == "train" and ref.name not in out]
+    solved = {name for name in models if there[name].meta.get("key") != INTERRUPTED}
+    rest = [name for name in shards if component_of(name) not in solved]
+    if rest and not models:
+        return [f"no model yet: {train}"]
+    if rest:
+        return [f"not trained to the end: {first_few(rest)}; to go on: {train}"]
+    lacking = {MEAN, WEIGHTED, EXACT}.isdisjoint(there) and (shards or imported(store))
+    return [f"no model of the components yet: taftcache compose {place}"] if lacking else []
 
 
 def untrained_notes(store: FeatureStore) -> list[str]:

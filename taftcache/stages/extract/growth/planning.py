@@ -11,7 +11,7 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, StoreError
 from taftcache.names import BASE, PRIVATE, component_of, counted, first_few, is_model, with_counts
 from taftcache.recipe import Recipe
-from taftcache.stages.completeness import is_complete, making_of, planned_shards
+from taftcache.stages.completeness import is_complete, making_of, making_others, planned_shards
 from taftcache.stages.extract.classes import Growth, check_classes
 from taftcache.stages.extract.forgotten import StayOut
 from taftcache.stages.extract.plan import PlannedShard, plan_more
@@ -73,7 +73,7 @@ def plan_append(
         raise StoreError(
             f"cannot append to {store.path}: the {making_of(store)} that makes it is not finished",
             got=f"{len(store.manifest.shards)} of {planned_shards(store)} shards",
-            do=f"taftcache {making_of(store)} first",
+            do=making_others(store),
         )
     skipped = {sample.id: sample.shard for sample in store.manifest.skipped}
     kinds = _by_kind(store, [*given[0], *(given[1] or ())], out, skipped.keys(), mended)

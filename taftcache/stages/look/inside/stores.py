@@ -12,17 +12,18 @@ from typing import Any, TypeVar
 from taftcache.cache.format.fault import DAMAGE
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.sweep import unfinished
 from taftcache.consent import recorded_recipe
 from taftcache.errors import StoreError, TaftcacheError
-from taftcache.names import counted, is_model
-from taftcache.recipe import Recipe
-from taftcache.stages.completeness import still_missing, subtracted_notes
+from taftcache.names import counted, first_few, is_model, typed
+from taftcache.recipe import Recipe, recipe_values, stored_at
+from taftcache.stages.completeness import is_complete, still_missing, subtracted_notes
 from taftcache.stages.estimators import lacks_classes, regressor_note
 from taftcache.stages.look.inside.shards import describe_model, describe_shard
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
 from taftcache.stages.train.private.records import Budget, budget_of
-from taftcache.stages.train.untrained import untrained_notes
+from taftcache.stages.train.untrained import unsolved_notes, untrained_notes
 from taftcache.tangent.spec import TAIL
 
 T = TypeVar("T")
@@ -55,7 +56,8 @@ class InspectReport:
     statistics; None if none can be read. integrity: which files were looked at. skipped: samples that were left out.
     left_out: the first thousand of those, with id, shard and reason. forgotten: tombstones, one for each sample, class
     and shard that was forgotten, and two for each component. ledger_entries: how many. ledger: the entries. budget:
-    what private trainings may spend and have spent; None if there were none.
+    what private trainings may spend and have spent; None if there were none. recipe: what the store was made from and
+    last trained with, as it records it; ``store.path`` is its place. Empty if this release does not know its settings.
     """
 
     store: Path
@@ -80,6 +82,7 @@ class InspectReport:
     ledger_entries: int
     ledger: list[dict[str, Any]]
     budget: Budget | None = None
+    recipe: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -109,6 +112,7 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
             return otherwise
 
     budget, unknown = _budget(store)
+    recipe, unread = _recipe(store)
     tail = store.objects().get(TAIL)
     classes = [] if lacks_classes(store) else store.classes
     for ref in store.manifest.shards:
@@ -143,12 +147,16 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
         ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
         ledger=read(lambda: _entries(store), []),
         budget=budget,
+        recipe=recipe,
         notes=[
             *regressor_note(store),
             *still_missing(store),
             *subtracted_notes(store),
             *untrained_notes(store),
+            *unsolved_notes(store, private=budget is not None),
+            *_stopped(store),
             *unknown,
+            *unread,
         ],
     )
     return report, damage
@@ -156,15 +164,16 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
 
 @at_its_place()
 def inspect_recipe(store: Place) -> Recipe:
-    """The recipe that a store was made and last trained with, as it records it.
+    """The recipe that a store was made and last trained with, as it records it; ``store.path`` is the store's place.
 
-    What it names is only the store's word: ``run`` and ``extract`` with it open these images and weights.
+    What it names is only the store's word: ``run`` and ``extract`` with it open these images and weights, and go on in
+    this store.
 
     Raises:
         FormatError: it has settings that this release does not know.
     """
     assert isinstance(store, FeatureStore)
-    return recorded_recipe(store)
+    return stored_at(store.place, recorded_recipe(store))
 
 
 def _left_out(store: FeatureStore) -> list[dict[str, str]]:
@@ -182,6 +191,25 @@ def _budget(store: FeatureStore) -> tuple[Budget | None, list[str]]:
         return budget_of(store), []
     except TaftcacheError as error:
         return None, [f"what private trainings have spent is not known: {error.fault}"]
+
+
+def _stopped(store: FeatureStore) -> list[str]:
+    """A note on the work of a command that was stopped in a store that has all its shards, unless one is at work."""
+    names = [path.removeprefix("staging/") for path in unfinished(store.staging)]
+    if not names or not is_complete(store) or store.is_written:
+        return []
+    return [
+        f"a command was stopped at {first_few(names)}: run it again, and it goes on from there; or, to remove what it "
+        f"left: taftcache gc {typed(store.path)} --unfinished"
+    ]
+
+
+def _recipe(store: FeatureStore) -> tuple[dict[str, Any], list[str]]:
+    """The values of the recorded recipe; or none, and a note on why they are not known."""
+    try:
+        return recipe_values(inspect_recipe(store)), []
+    except TaftcacheError as error:
+        return {}, [f"the recipe is not known: {error.fault}"]
 
 
 def look_at_files(store: FeatureStore) -> Integrity:
