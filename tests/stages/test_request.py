@@ -178,7 +178,7 @@ def test_an_id_as_a_terminal_shows_it_is_not_offered_as_itself(store, capsys):
     told = ended(capsys, "forget", str(store), "--sample", r"\u202eevil")[1]
     assert told["got"] == r"'\\u202eevil'"
     assert told["try"] == (
-        r"'\u202eevil', which looks the same: take it from a file: taftcache inspect STORE --ids > FILE"
+        rf"'\u202eevil', which looks the same: take it from a file: taftcache inspect {store} --ids > FILE"
     )
 
 
