@@ -138,7 +138,7 @@ def test_json_of_every_command(cli, store, images, tmp_path):
         (("export", store, tmp_path / "out.npz", "--format", "npz"), EXPORT),
         (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), REPORT),
         (("verify", store), VERIFY),
-        (("trust", store), {"store", "named", "removed"}),
+        (("trust", store), {"store", "named", "removed", "notes"}),
         (("verify", store, "--repair"), VERIFY),
         (("append", file), APPEND),
         (("append", store, "--new-shard"), APPEND),

@@ -33,7 +33,7 @@ def test_rows_are_not_trained_without_noise_once_their_component_is_gone(private
         before = store.root_digest
         with pytest.raises(RecipeError, match="components/000: trained privately"):
             taftcache.train(store, shards=["000"])
-        with pytest.raises((RecipeError, CompositionError), match=r"without privacy|train --private"):
+        with pytest.raises((RecipeError, CompositionError), match=r"without privacy|train .* --private"):
             taftcache.compose(store, overrides=["compose.mode=exact"])
         assert store.root_digest == before
 
