@@ -61,9 +61,8 @@ PACKED: tuple[bytes, ...] = (
     *(bytes([0x80, version]) for version in range(2, 6)),
 )
 TAR_AT, TAR = 257, b"ustar"
-IDS = re.compile(
-    r"(?:.*[^a-z])?ids?", re.IGNORECASE
-)  # the names of columns and arrays of ids: id, sample_ids, image.id
+# The names of columns and arrays of ids: id, sample_ids, image.id.
+IDS = re.compile(r"(?:.*[^a-z])?ids?", re.IGNORECASE)
 
 
 @dataclass
@@ -100,17 +99,17 @@ class FileTexts:
         """
         for field_name in array.dtype.names or ():
             self.take(field_name, array[field_name])
-        if array.dtype.kind in "OSU":
-            if array.nbytes > MAX_TEXT:
-                raise ValueError(array.nbytes)
+        has_texts = array.dtype.kind in "OSU"
+        if not (has_texts or is_list_of_numbers(name, array.shape, array.dtype)):
+            return
+        if array.nbytes > MAX_TEXT:
+            raise ValueError(array.nbytes)
+        if has_texts:
             self.add(array.ravel().tolist())
-        elif is_list_of_numbers(name, array.shape, array.dtype):
-            if array.nbytes > MAX_TEXT:
-                raise ValueError(array.nbytes)
-            if IDS.fullmatch(name):
-                self.ids.update(map(str, array.ravel().tolist()))
-            elif len(np.unique(array)) == array.size:
-                self.perhaps.update(map(Number, array.ravel().tolist()))
+        elif IDS.fullmatch(name):
+            self.ids.update(map(str, array.ravel().tolist()))
+        elif len(np.unique(array)) == array.size:
+            self.perhaps.update(map(Number, array.ravel().tolist()))
 
     def add(self, values: list[Any]) -> None:
         """Add every text in these values, but no number among other words."""

@@ -92,10 +92,8 @@ def check_names(store: FeatureStore, to: Findings) -> None:
             texts += [(thing.path, header) for header in headers(store.read_object(name))]
     with suppress(StoreError):  # `check_ledger` reports it
         texts += [(f"ledger/{entry['seq']:06d}", entry) for entry in store.ledger()]
-    is_own_word, is_forgotten = (
-        own_words(store),
-        cache(store.is_forgotten),
-    )  # most words of a ledger stand in each of its entries
+    is_own_word = own_words(store)
+    is_forgotten = cache(store.is_forgotten)  # most words of a ledger stand in each of its entries
     for where, value in texts:
         found = {i for i in texts_in(value) if not isinstance(i, Number) and is_forgotten(i)}
         if not all(map(is_own_word, found)):
