@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,21 +168,23 @@ class FeatureFile:
                 return np.asarray(dataset[()])
             return np.array(self._strings(name), dtype=object)
 
-    def lists(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Every dataset of texts, of records that have any, or of one whole number a row, with its name; DataError for
-        one that may hold texts but is not read."""
+    def arrays(
+        self, is_wanted: Callable[[str, tuple[int, ...], np.dtype[Any]], bool]
+    ) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Every dataset that is wanted by its name, shape and dtype (texts have objects); DataError for one that has
+        other objects."""
         names = list[str]()
         with self._reading():
             self._file.visit(names.append)  # follows no links
         for name in names:
             with self._reading():
                 node = self._node(name)
-                kinds = fields_of(node.dtype) if isinstance(node, h5py.Dataset) and node.shape is not None else []
-                texts = [kind for kind in kinds if h5py.check_string_dtype(kind) is not None]
-                if any(kind.hasobject and kind not in texts for kind in kinds):
+                if not isinstance(node, h5py.Dataset) or node.shape is None:
+                    continue
+                if any(kind.hasobject and h5py.check_string_dtype(kind) is None for kind in _kinds_in(node.dtype)):
                     raise _bad(self.path, f"{name} has neither numbers nor texts")
-                if texts or (kinds and kinds[0].kind in "iu" and node.ndim == 1):
-                    yield name.rpartition("/")[2], np.asarray(self._dataset(name)[()])
+                if is_wanted(last := name.rpartition("/")[2], node.shape, node.dtype):
+                    yield last, np.asarray(self._dataset(name)[()])
 
     def _strings(self, name: str) -> list[str]:
         dataset = self._dataset(name)
@@ -235,11 +237,11 @@ class FeatureFile:
             raise _bad(self.path, f"{error}") from error
 
 
-def fields_of(dtype: np.dtype[Any]) -> list[np.dtype[Any]]:
+def _kinds_in(dtype: np.dtype[Any]) -> list[np.dtype[Any]]:
     """What a value of ``dtype`` consists of: itself, or the kinds of all fields of a record."""
     if dtype.names is None:
         return [dtype.base]
-    return [kind for name in dtype.names for kind in fields_of(dtype[name].base)]
+    return [kind for name in dtype.names for kind in _kinds_in(dtype[name].base)]
 
 
 class StoredRows:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from taftcache.backbone.sources.columns import arrow_table, parquet_batches
 from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
-from taftcache.cache.hdf5 import FeatureFile, fields_of
+from taftcache.cache.hdf5 import FeatureFile
 from taftcache.errors import TaftcacheError
 from taftcache.stages.texts import Number, meant, texts_in
 
@@ -99,12 +99,11 @@ class FileTexts:
         """
         for field_name in array.dtype.names or ():
             self.take(field_name, array[field_name])
-        has_texts = array.dtype.kind in "OSU"
-        if not (has_texts or is_list_of_numbers(name, array.shape, array.dtype)):
+        if array.dtype.names or not may_hold_ids(name, array.shape, array.dtype):
             return
         if array.nbytes > MAX_TEXT:
             raise ValueError(array.nbytes)
-        if has_texts:
+        if array.dtype.kind in "OSU":
             self.add(array.ravel().tolist())
         elif IDS.fullmatch(name):
             self.ids.update(map(str, array.ravel().tolist()))
@@ -116,10 +115,13 @@ class FileTexts:
         self.ids.update(text for text in texts_in(values) if not isinstance(text, Number))
 
 
-def is_list_of_numbers(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Whether an array has one whole number a row that may be its id: not those of one byte, unless it is called so."""
+def may_hold_ids(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether an array, or a field of its records, has texts, or one whole number a row that may be its id: not those
+    of one byte, unless it is called so."""
+    if dtype.names is not None:
+        return any(may_hold_ids(f, (*shape, *dtype[f].shape), dtype[f].base) for f in dtype.names)
     is_whole = dtype.kind in "iu" and (dtype.itemsize > 1 or IDS.fullmatch(name) is not None)
-    return is_whole and math.prod(shape) == max(shape, default=0)
+    return dtype.kind in "OSU" or (is_whole and math.prod(shape) == max(shape, default=0))
 
 
 def read_texts(path: Path) -> FileTexts:
@@ -163,13 +165,8 @@ def _read(path: Path, to: FileTexts) -> None:
         to.about, to.is_header = texts[0], True
     elif form := next((form for mark, form in MARKS.items() if begin.startswith(mark)), ""):
         to.about = _whole(path).decode(form, "replace")
-    elif (runs := _runs(path)) is not None:
-        to.about = runs
     else:
-        data = _whole(path)
-        to.about = data.decode("utf-8", "replace")
-        if "\ufffd" in to.about:
-            to.about += "\n" + data.decode("cp1252", "replace")
+        to.about = _unmarked(path)
 
 
 def _whole(path: Path) -> bytes:
@@ -179,25 +176,33 @@ def _whole(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _runs(path: Path) -> str | None:
-    """The longer texts in a file that is not text, such as a picture or a model, one a line; None if it has no NUL
-    byte. Of shorter ones there are many in bytes of any kind: a megabyte of weights "holds" most ids of two signs.
+def _unmarked(path: Path) -> str:
+    """The text of a file that nothing tells the encoding of, or the longer texts in one that is not text.
+
+    Raises:
+        ValueError: more than ``MAX_TEXT``.
+    """
+    seen = np.zeros(256, bool)
+    data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+    for at in range(0, len(data), BLOCK):
+        seen[np.unique(data[at : at + BLOCK])] = True
+    if seen[0] and seen[CONTROLS].any():
+        return _runs(path, data)
+    if seen[0]:  # a log that was cut while it was written to, or UTF-16 without its mark
+        first, second = (int(np.count_nonzero(data[k : len(data) // 2 * 2 : 2])) for k in (0, 1))
+        form = "utf-16-le" if first > 9 * second else "utf-16-be" if second > 9 * first else "utf-8"
+        return _whole(path).decode(form, "replace").replace("\0", "\n")
+    text = _whole(path).decode("utf-8", "replace")
+    return text + "\n" + _whole(path).decode("cp1252", "replace") if "\ufffd" in text else text
+
+
+def _runs(path: Path, data: NDArray[np.uint8]) -> str:
+    """The longer texts in a file that is not text, such as a picture or a model, one a line. Of shorter ones there are
+    many in bytes of any kind: a megabyte of weights "holds" most ids of two signs.
 
     Raises:
         ValueError: they are more than ``MAX_TEXT``.
     """
-    if not path.stat().st_size:
-        return None
-    data = np.memmap(path, np.uint8, "r")
-    seen = np.zeros(256, bool)
-    for at in range(0, len(data), BLOCK):
-        seen[np.unique(data[at : at + BLOCK])] = True
-    if not seen[0]:
-        return None
-    if not seen[CONTROLS].any():  # a log that was cut while it was written to, or UTF-16 without its mark
-        first, second = (int(np.count_nonzero(data[k : len(data) // 2 * 2 : 2])) for k in (0, 1))
-        form = "utf-16-le" if first > 9 * second else "utf-16-be" if second > 9 * first else "utf-8"
-        return _whole(path).decode(form, "replace").replace("\0", "\n")
     found, size = list[str](), 0
     for first, end in _stretches(data):
         if end - first > MAX_TEXT:
@@ -226,7 +231,7 @@ def _hdf5(path: Path, to: FileTexts) -> None:
     with FeatureFile(path) as file:
         if file.is_export:
             to.ids.update(s.id for s in file.skipped)
-        for name, array in file.lists():
+        for name, array in file.arrays(may_hold_ids):
             to.take(name, array)
 
 
@@ -239,8 +244,7 @@ def _npz(path: Path, to: FileTexts) -> None:
             with archive.open(entry) as member:
                 shape, _, dtype = read_header(member)
             strange |= dtype.hasobject
-            has_texts = any(kind.kind in "SU" for kind in fields_of(dtype))
-            if dtype.hasobject or not (has_texts or is_list_of_numbers(name, shape, dtype)):
+            if dtype.hasobject or not may_hold_ids(name, shape, dtype):
                 continue
             size += entry.file_size
             if size > MAX_TEXT:

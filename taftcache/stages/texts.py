@@ -60,22 +60,24 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def meant(texts: Iterable[str]) -> Iterator[str]:
-    """Each text; without the apostrophe that keeps a spreadsheet from computing it; of a path, its endings; and with
-    its accents composed and taken apart."""
+    """Each text, with its accents composed and taken apart; each of these without the apostrophe that keeps a
+    spreadsheet from computing it; and of a path, its endings."""
     for text in texts:
-        yield text
-        if not text.isascii():
-            yield from {normalize("NFC", text), normalize("NFD", text)} - {text}
-        if text.startswith(DEFUSED):
-            yield text[1:]
-        if ("/" in text or "\\" in text) and len(text) <= LONGEST:
-            path = text.replace("\\", "/")
-            at = path.rfind("/")
-            for _ in range(DEEPEST):
-                if at < 0:
-                    break
-                yield path[at + 1 :]
-                at = path.rfind("/", 0, at)
+        for form in (text,) if text.isascii() else {text, normalize("NFC", text), normalize("NFD", text)}:
+            yield form
+            if form.startswith(DEFUSED):
+                yield form[1:]
+            if ("/" in form or "\\" in form) and len(form) <= LONGEST:
+                yield from _endings(form.replace("\\", "/"))
+
+
+def _endings(path: str) -> Iterator[str]:
+    at = path.rfind("/")
+    for _ in range(DEEPEST):
+        if at < 0:
+            break
+        yield path[at + 1 :]
+        at = path.rfind("/", 0, at)
 
 
 def _of_text(text: str) -> Iterator[str]:

@@ -405,6 +405,7 @@ PLAIN = {
     "escaped.jsonl": json.dumps({"message": json.dumps({"id": "Anna Müller"})}) + "\n{}\n",
     "unclosed.log": 'a "quote\nin "Anna Müller" and "another\n',
     "apart.csv": "id\nAnna Mu\u0308ller\n",
+    "apart.txt": "/data/of/Anna Mu\u0308ller\n",
     "latin.csv": "id,label\nAnna Müller,3\n".encode("latin-1"),
     "unmarked.csv": "id\r\nAnna Müller\r\n".encode("utf-16-le"),
     "cut.log": b"\0" * 100 + "Anna Müller removed\n".encode(),
@@ -438,12 +439,18 @@ def test_ids_that_are_whole_numbers_are_found_in_arrays_and_columns(tmp_path, mo
     np.savez(place / "no ids.npz", labels=labels, x=pixels, y=ids.astype(float), z=np.arange(200, 220, dtype=np.uint8))
     np.save(place / "ids.npy", ids)
     np.save(place / "perhaps.npy", ids)
-    np.save(place / "records.npy", np.array([(1003, 1.0)], dtype=[("sample_id", "i4"), ("x", "f4")]))
+    records = np.array([(1003, 1.0)], dtype=[("sample_id", "i4"), ("x", "f4")])
+    np.save(place / "records.npy", records)
+    np.savez(place / "records.npz", of=records)
+    with h5py.File(place / "records.h5", "w") as file:
+        file["of"] = records
     with h5py.File(place / "a.h5", "w") as file:
-        file["deep/sample_ids"], file["labels"] = ids, labels
+        file["deep/sample_ids"], file["labels"] = ids[:, None], labels
+    with h5py.File(place / "bytes.h5", "w") as file:
+        file["id"], file["z"] = np.array([203, 1], np.uint8), np.arange(200, 220, dtype=np.uint8)
     with h5py.File(place / "perhaps.h5", "w") as file:
         file["deep/of"], file["x"] = ids, pixels
-    found = {"a.npz", "ids.npy", "records.npy", "a.h5"}
+    found = {"a.npz", "ids.npy", "records.npy", "records.npz", "records.h5", "a.h5", "bytes.h5"}
     perhaps = "perhaps.h5, perhaps.npy"
     if HAS_PARQUET:
         import pyarrow as pa
