@@ -26,7 +26,7 @@ PRIVATE = "privacy"  # the key of a private component's statement in its meta
 STATED = "stated"  # the key of what an imported component's file stated of its privacy, which nothing here checks
 ONE_SETTING = "one setting was tried; how it was chosen is not known here"  # a tuning that adds nothing to ε
 BY_HELD_OUT = "by accuracy on held-out rows"  # how one of several learning rates was chosen
-INTERRUPTED = "interrupted"  # in place of a component's key: no key equals it, so the next run solves again
+INTERRUPTED_KEY = "interrupted"  # in place of a component's key: no key equals it, so the next run solves again
 # Ids have no control characters, so that these can stand before the name of a shard, class or component among them.
 SHARD = "\x1fshard\x1f"
 CLASS = "\x1fclass\x1f"

@@ -18,7 +18,7 @@ from taftcache.errors import CompositionError, RecipeError
 from taftcache.model import composition
 from taftcache.model.component import Component, StoredComponents
 from taftcache.model.meta import Coefficient, key_parts, of_each_class
-from taftcache.names import EXACT, INTERRUPTED, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of, typed
+from taftcache.names import EXACT, INTERRUPTED_KEY, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of, typed
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing import RidgeChoice
@@ -51,7 +51,7 @@ def members_of(store: FeatureStore) -> list[str]:
     """
     out = {*subtracted(store), *untrained(store)}
     names = [component_of(shard.name) for shard in store.shards if shard.name not in out]
-    solved = [name for name, ref in store.objects().items() if ref.meta.get("key") != INTERRUPTED]
+    solved = [name for name, ref in store.objects().items() if ref.meta.get("key") != INTERRUPTED_KEY]
     if missing := [name for name in names if name not in solved]:
         raise CompositionError(
             f"{counted(len(missing), 'shard')} without a component that was solved to its end",

@@ -16,7 +16,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.errors import RecipeError, SolveError
 from taftcache.model.component import Component
 from taftcache.model.meta import ComponentMeta
-from taftcache.names import INTERRUPTED, readable_size
+from taftcache.names import INTERRUPTED_KEY, readable_size
 from taftcache.objective.objective import Objective
 from taftcache.solve.choosing import RidgeChoice, choose_ridge
 from taftcache.solve.head.size import GROUP_BYTES, HeadSize
@@ -180,7 +180,7 @@ def _description(settings: Settings, sources: Sequence[Shard], mode: Train, solu
         "train": mode,
         "shards": [shard.name for shard in sources],
         "rows": sum(shard.rows for shard in sources),
-        "key": INTERRUPTED if stopped else settings.key(sources, mode),
+        "key": INTERRUPTED_KEY if stopped else settings.key(sources, mode),
         "converged": solution.converged,
         "status": solution.status.value,
         "stats": msgspec.to_builtins(solution.stats),

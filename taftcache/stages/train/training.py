@@ -13,7 +13,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import EXACT, HEAD, INTERRUPTED, component_of, counted, first_few, shard_of
+from taftcache.names import EXACT, HEAD, INTERRUPTED_KEY, component_of, counted, first_few, shard_of
 from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.certificates import JudgedCertificate
 from taftcache.stages.completeness import imported, still_missing, subtracted_notes
@@ -239,7 +239,7 @@ def _together(solved: Iterable[tuple[Job, Component]]) -> Iterator[dict[str, Com
 def _is_interrupted(group: Mapping[str, Component]) -> bool:
     """Whether the last component of the group is what Ctrl-C left of a solve."""
     *_, last = group.values()
-    return last.record.key == INTERRUPTED
+    return last.record.key == INTERRUPTED_KEY
 
 
 def _put(store: FeatureStore, recipe: Recipe, group: Mapping[str, Component], lost: Collection[str]) -> None:

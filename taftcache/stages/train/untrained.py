@@ -7,7 +7,7 @@ from itertools import chain
 from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
-from taftcache.names import EXACT, HEAD, INTERRUPTED, MEAN, WEIGHTED, component_of, first_few, is_model, typed
+from taftcache.names import EXACT, HEAD, INTERRUPTED_KEY, MEAN, WEIGHTED, component_of, first_few, is_model, typed
 from taftcache.stages.completeness import imported, is_complete, subtracted
 from taftcache.stages.estimators import is_of_estimator
 from taftcache.tangent.spec import TAIL
@@ -46,7 +46,7 @@ def unsolved_notes(store: FeatureStore, *, private: bool) -> list[str]:
     place, models = typed(store.path), [name for name in there if is_model(name)]
     train = f"taftcache train {place}{' --private' if private else ''}"
     shards = [ref.name for ref in store.manifest.shards if ref.role == "train" and ref.name not in out]
-    solved = {name for name in models if there[name].meta.get("key") != INTERRUPTED}
+    solved = {name for name in models if there[name].meta.get("key") != INTERRUPTED_KEY}
     rest = [name for name in shards if component_of(name) not in solved]
     if rest and not models:
         return [f"no model yet: {train}"]
