@@ -13,7 +13,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import StoreError
-from taftcache.names import INTERRUPTED, is_model
+from taftcache.names import INTERRUPTED_KEY, is_model
 from taftcache.stages.look.inside.stores import look_at_files
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.seen import saw
@@ -239,7 +239,7 @@ def test_what_others_saw(exact, private, tmp_path):
         taftcache.export_component(store, "models/mean", tmp_path / "mean.safetensors")
         taftcache.import_component(store, tmp_path / "mean.safetensors", "elsewhere")
         assert saw(store, "components/elsewhere") == {}
-    forge_meta(exact, "components/000", lambda meta: {**meta, "key": INTERRUPTED})
+    forge_meta(exact, "components/000", lambda meta: {**meta, "key": INTERRUPTED_KEY})
     forge_meta(exact, "models/mean", lambda meta: {**meta, "coefficients": {"components/000": 0, "components/001": 1}})
     with open_store(exact) as store:
         assert saw(store, "components/000") == {"000": "perhaps"}

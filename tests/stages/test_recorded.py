@@ -15,7 +15,7 @@ import taftcache
 from taftcache.cache.write.writer import ShardWriter
 from taftcache.cli import main
 from taftcache.errors import IdentityError, RecipeError, StoreError, UnknownSample
-from taftcache.names import INTERRUPTED, is_model
+from taftcache.names import INTERRUPTED_KEY, is_model
 from taftcache.recipe import Recipe, parse_recipe, recipe_values, without_defaults
 from taftcache.recipe_files import parse_toml, recipe_file, toml_text
 from tests.stages.forging import forge
@@ -175,7 +175,7 @@ def test_a_training_that_is_not_over_says_so(store, tmp_path):
         taftcache.compose(opened)
         assert taftcache.inspect(opened).notes == []
         with opened.transaction() as change:
-            change.put("components/000", kept[0], {**kept[1], "key": INTERRUPTED})
+            change.put("components/000", kept[0], {**kept[1], "key": INTERRUPTED_KEY})
         assert taftcache.inspect(opened).notes == [f"not trained to the end: 000; to go on: {train}"]
 
 

@@ -12,7 +12,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, StoreError
 from taftcache.model.component import read_base, read_component
-from taftcache.names import INTERRUPTED
+from taftcache.names import INTERRUPTED_KEY
 from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.record import record_recipe
@@ -188,7 +188,7 @@ def test_a_component_that_was_interrupted_is_marked_and_solved_again(finished, t
             taftcache.train(opened, progress=Interrupting("solve 001"))
         made = {name: entry.meta.get("key") for name, entry in opened.objects().items() if name != "base/tail"}
         assert list(made) == ["components/000", "components/001"]
-        assert [name for name, key in made.items() if key == INTERRUPTED] == ["components/001"]
+        assert [name for name, key in made.items() if key == INTERRUPTED_KEY] == ["components/001"]
         with pytest.raises(CompositionError, match="to its end"):
             taftcache.compose(opened)
     assert taftcache.run(recipe(path)).train.trained == ["components/001", "models/head"]
