@@ -1,9 +1,10 @@
-"""A device that is not there: on a machine without CUDA, code runs as if its tensors were on a GPU.
+"""A device that is not there: on a machine without CUDA, code runs as if its tensors were on a GPU, or on a Mac's.
 
 Tensors "on cuda" are tensors of the CPU with a mark. A mode of torch sees every call: what is made for, moved to or
 computed from the device is marked. ``WrongDevice`` is raised by what CUDA would refuse (tensors on two devices, a
 generator of another one, memory that numpy cannot read) and by a float32 product in TF32. Places where the program
-waits for the device (``.item()``, ``bool(tensor)``, copies to the host, masks) are noted in ``waits``. What torch
+waits for the device (``.item()``, ``bool(tensor)``, copies to the host, masks) are noted in ``waits``. A pretended
+MPS has no float64, as the real one, and raises ``TypeError``. What torch
 computes below Python, inside ``torch.func`` say, is not seen: a call's results are marked by its arguments.
 """
 
@@ -41,16 +42,17 @@ class WrongDevice(AssertionError):
 
 
 class PretendedDevice(TorchFunctionMode):
-    """Inside, "cuda" is a device. ``waits``: for each wait, "file:line what"."""
+    """Inside, ``device`` is one. ``waits``: for each wait, "file:line what"."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = DEVICE) -> None:
         super().__init__()
+        self.device = device
         self.waits: list[str] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if (getter := _GETTERS.get(func)) is not None:
-            found = getter(args[0])
+            found = getter(args[0], self.device)
             return func(*args, **kwargs) if found is None else found
         name = getattr(func, "__name__", "")
         if name == "__set__":  # x.data = y
@@ -63,9 +65,9 @@ class PretendedDevice(TorchFunctionMode):
         if name in TO_NUMPY and target and not kwargs.get("force"):  # which copies first
             raise WrongDevice(f"{_caller()}: numpy cannot read memory of the device")
         if name in ("to", "cpu", "cuda"):
-            return self._moved(func, name, args, kwargs)
+            return self._held(name, self._moved(func, name, args, kwargs))
         if (device := kwargs.pop("device", None)) is not None:
-            target = _is_there(device)
+            target = self._is_there(device)
             kwargs["device"] = device if str(device) == "meta" else "cpu"
         elif name.startswith("new_") or name.endswith("_like"):
             target = _there(args[0])
@@ -78,7 +80,17 @@ class PretendedDevice(TorchFunctionMode):
             for leaf in tree_leaves(result):
                 if isinstance(leaf, Tensor) and leaf.device.type == "cpu":
                     _mark(leaf, target)
+        return self._held(name, result)
+
+    def _held(self, name: str, result: Any) -> Any:
+        """What the device can hold."""
+        for leaf in tree_leaves(result) if self.device.type == "mps" else ():
+            if isinstance(leaf, Tensor) and leaf.dtype == torch.float64 and _there(leaf):
+                raise TypeError(f"{_caller()}: {name} makes float64 on MPS")
         return result
+
+    def _is_there(self, device: Any) -> bool:
+        return torch.device(device).type == self.device.type
 
     def _precise(self, name: str, tensors: list[Tensor]) -> None:
         """No product in float32 is one in TF32."""
@@ -108,7 +120,7 @@ class PretendedDevice(TorchFunctionMode):
             rest, target = list(args[1:]), name == "cuda"
         for argument in args[1:] if name == "to" else ():
             if isinstance(argument, torch.device | str):
-                target = _is_there(argument)
+                target = self._is_there(argument)
                 rest.append("meta" if str(argument) == "meta" else "cpu")
             elif isinstance(argument, Tensor):
                 target = _there(argument)
@@ -118,7 +130,7 @@ class PretendedDevice(TorchFunctionMode):
         if (other := kwargs.pop("other", None)) is not None:
             target, kwargs["dtype"] = _there(other), other.dtype
         if (device := kwargs.get("device")) is not None:
-            target, kwargs["device"] = _is_there(device), "meta" if str(device) == "meta" else "cpu"
+            target, kwargs["device"] = self._is_there(device), "meta" if str(device) == "meta" else "cpu"
         if _there(x) and not target:
             self.waits.append(f"{_caller()} {name}")
         changes = target != _there(x)
@@ -147,10 +159,6 @@ def _marked(result: Any, there: bool) -> Any:
     return result
 
 
-def _is_there(device: Any) -> bool:
-    return torch.device(device).type == "cuda"
-
-
 def _masked(name: str, args: Any) -> bool:
     """Whether a mask says how many elements there are."""
     return name == "__getitem__" and any(isinstance(i, Tensor) and i.dtype == torch.bool for i in tree_leaves(args[1]))
@@ -170,10 +178,10 @@ def _caller() -> str:
     return first or "?"
 
 
-_GETTERS: dict[Any, Callable[[Tensor], Any]] = {
-    Tensor.device.__get__: lambda x: DEVICE if _there(x) else None,  # type: ignore[attr-defined]
-    Tensor.is_cuda.__get__: lambda x: True if _there(x) else None,  # type: ignore[attr-defined]
-    Tensor.is_pinned: lambda x: False,
+_GETTERS: dict[Any, Callable[[Tensor, torch.device], Any]] = {
+    Tensor.device.__get__: lambda x, device: device if _there(x) else None,  # type: ignore[attr-defined]
+    Tensor.is_cuda.__get__: lambda x, device: device.type == "cuda" if _there(x) else None,  # type: ignore[attr-defined]
+    Tensor.is_pinned: lambda x, device: False,
 }
 
 
@@ -190,7 +198,6 @@ class _Nothing:
 @contextmanager
 def pretended_cuda() -> Iterator[PretendedDevice]:
     """A machine with one GPU, for the calling thread."""
-    mode = PretendedDevice()
 
     @contextmanager
     def stream(_: Any) -> Iterator[None]:
@@ -208,6 +215,21 @@ def pretended_cuda() -> Iterator[PretendedDevice]:
         "stream": stream,
         "mem_get_info": lambda _: (1 << 30, 1 << 30),
     }
+    with ExitStack() as stack:
+        for name, value in faked.items():
+            stack.enter_context(patch.object(torch.cuda, name, value))
+        yield stack.enter_context(_pretended(DEVICE))
+
+
+@contextmanager
+def pretended_mps() -> Iterator[PretendedDevice]:
+    """A Mac with a GPU, for the calling thread."""
+    with patch.object(torch.backends.mps, "is_available", lambda: True), _pretended(torch.device("mps", 0)) as mode:
+        yield mode
+
+
+@contextmanager
+def _pretended(device: torch.device) -> Iterator[PretendedDevice]:
     new, jvp, vjp = nn.Parameter.__new__, functional.jvp, functional.vjp
 
     def jvp_there(function: Any, at: Any, change: Any) -> Any:
@@ -228,9 +250,7 @@ def pretended_cuda() -> Iterator[PretendedDevice]:
         stack.enter_context(patch.object(functional, "vjp", vjp_there))
         # The same products the other way round have other last bits here.
         stack.enter_context(patch.object(block, "along", lambda rows, tokens: torch.bmm(rows, tokens.mT)))
-        for name, value in faked.items():
-            stack.enter_context(patch.object(torch.cuda, name, value))
-        yield stack.enter_context(mode)
+        yield stack.enter_context(PretendedDevice(device))
 
 
 @contextmanager

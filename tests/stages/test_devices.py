@@ -17,7 +17,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base, read_component
 from taftcache.model.predictor import TangentModel
 from taftcache.recipe import Recipe
-from tests.pretended import a_gpu
+from taftcache.stages.look.head_path import GRID
+from taftcache.view.atlas import Atlas
+from tests.pretended import a_gpu, pretended_mps
 from tests.stages.making import open_store, recipe, write_images
 
 TOLERANCE = 1e-5 if torch.cuda.is_available() else 1e-6  # batches of another size round otherwise
@@ -65,6 +67,20 @@ def test_the_same_store_and_models(sections, tmp_path):
     here = through(tmp_path / "here", "cpu", **sections)
     with a_gpu():
         there = through(tmp_path / "there", "cuda", **sections)
+    for name, expected in here.items():
+        assert np.linalg.norm(there[name] - expected) <= 100 * TOLERANCE * np.linalg.norm(expected), name
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="MPS is there")
+def test_a_device_without_float64(tmp_path):
+    """What needs float64 is computed on the CPU, the path of the head too."""
+    here = through(tmp_path / "here", "cpu")
+    with pretended_mps():
+        there = through(tmp_path / "there", "mps")
+        with open_store(tmp_path / "there") as store:
+            atlas = Atlas(store)
+            atlas.work(skip=("predictions", "influence", "neighbours"))
+            assert len(atlas.path) == len(GRID)
     for name, expected in here.items():
         assert np.linalg.norm(there[name] - expected) <= 100 * TOLERANCE * np.linalg.norm(expected), name
 

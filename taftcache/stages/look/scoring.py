@@ -120,8 +120,9 @@ class Scorer:
         return np.asarray(moved.cpu().numpy())
 
     def head_over(self, sources: Sequence[RowSource]) -> TangentOperator:
-        """The head's operator over rows; it takes turns with other threads that use the tail."""
-        return _InTurn(self._alone, self.base, sources, trained=self.base.head_layout, device=self.operator.device)
+        """The head's operator over rows, where float64 is; it takes turns with other threads that use the tail."""
+        device = float64_device(self.recipe.device)
+        return _InTurn(self._alone, self.base, sources, trained=self.base.head_layout, device=device)
 
     def norm(self, name: str) -> float:
         """‖Δw‖ of the component or model ``name``."""
