@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import torch
 
+from taftcache.backbone.forward.processes import usable_cores
 from taftcache.errors import ClusterError, RecipeError, TaftcacheError, first_line
 from taftcache.names import counted
 
@@ -101,7 +102,7 @@ class Connection:
         """
         timeout = _timeout(timeout)
         gpus = _gpus()
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = usable_cores()
         if workers is None:
             workers = len(gpus) or cores
         if workers < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from typing import Any
 
 import torch
@@ -34,12 +35,14 @@ def anywhere(path: str) -> str:
 
 
 def processor(device: torch.device) -> str:
-    """What decides how sums are rounded on a device: a GPU's name, or the CPU's vector instructions and what Intel's
-    library was told."""
+    """What decides how sums are rounded on a device: a GPU's name, or the CPU's kind, its vector instructions and what
+    Intel's library was told."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     setting = os.environ.get(VARIABLE)
-    return f"{device.type}, {torch.backends.cpu.get_cpu_capability()}" + (f", {VARIABLE}={setting}" if setting else "")
+    kind = f"{platform.system()} on {platform.machine()}"  # a Mac's and an ARM server's instructions are both "DEFAULT"
+    said = [device.type, kind, torch.backends.cpu.get_cpu_capability(), *([f"{VARIABLE}={setting}"] if setting else [])]
+    return ", ".join(said)
 
 
 def check_alike(one: str, other: str, what: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -14,7 +16,12 @@ from taftcache.recipe import Recipe, parse_bytes
 # and mapped files stay in memory only if some is left.
 PART = 4
 MODELS = 64 << 20  # bytes of models that are held in any case: a pass for each small one would cost more than it saves
-GROUP = Path("/sys/fs/cgroup")  # where a container has memory.max, memory.current and memory.stat
+GROUP, MINE = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # Linux's control groups, and where a process is
+# Of both versions: a group's limit, what it uses, and the cached files in ``memory.stat`` that may be dropped.
+VERSIONS = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 
 
 def memory_of(recipe: Recipe) -> int:
@@ -34,7 +41,8 @@ def memory_of_models(recipe: Recipe) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free on a device; on the host, no more than its container, if there is one, leaves.
+    """Bytes that are free on a device; on the host, no more than a container's limit leaves, or a job's (SLURM,
+    systemd).
 
     What a container uses includes cached files that it has read. Those that are inactive are dropped when memory is
     needed, so they count as free, as in `docker stats`.
@@ -42,10 +50,25 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + cached
-    free: int = psutil.virtual_memory().available
+    return min([psutil.virtual_memory().available, *_left_by_groups()])
+
+
+def _left_by_groups() -> Iterator[int]:
+    """What each control group with a limit leaves of it: that of this process and all above, of both versions."""
     try:
-        limit, used = (int((GROUP / name).read_text("ascii")) for name in ("memory.max", "memory.current"))
-        stat = dict(line.split() for line in (GROUP / "memory.stat").read_text("ascii").splitlines())
-        return max(0, min(free, limit - used + min(used, int(stat.get("inactive_file", 0)))))
-    except (OSError, ValueError):  # no container, or one without a limit ("max")
-        return free
+        lines = MINE.read_text("utf-8").splitlines()
+    except OSError:
+        return
+    for _, kinds, place in (line.split(":", 2) for line in lines):
+        for kind in VERSIONS.keys() & set(kinds.split(",")):
+            top = GROUP / kind
+            at = top / place.lstrip("/")  # is not there in a container that sees its own group as the top
+            for folder in (at, *at.parents[: len(at.parts) - len(top.parts)]):
+                with suppress(OSError, ValueError):  # a group without a limit says "max"
+                    yield _left(folder, *VERSIONS[kind])
+
+
+def _left(group: Path, limit: str, used: str, cached: str) -> int:
+    most, now = (int((group / name).read_text("ascii")) for name in (limit, used))
+    said = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
+    return max(0, most - now + min(now, int(said.get(cached, 0))))

@@ -29,6 +29,8 @@ def machine(monkeypatch, tmp_path):
     """A machine with 8 GB free; returns a function that puts it into a container with a limit and a use."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8_000_000_000))
     monkeypatch.setattr(memory, "GROUP", tmp_path)
+    monkeypatch.setattr(memory, "MINE", tmp_path / "mine")
+    (tmp_path / "mine").write_text("0::/\n")
 
     def contain(most: str, now: str, files: str = "0") -> None:
         (tmp_path / "memory.max").write_text(f"{most}\n")
@@ -57,6 +59,31 @@ def test_files_that_were_read_are_no_memory_in_use(machine):
     assert free_memory(CPU) == 2_500_000_000
     machine("3000000000", "100", "2400000000")  # read one after the other, they need not agree
     assert free_memory(CPU) == 3_000_000_000
+
+
+JOB = ("slurm/job_7/step_0", "slurm/job_7", "slurm", "")
+
+
+@pytest.mark.parametrize("at", JOB)
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_jobs_limit_counts_wherever_it_is_set(machine, tmp_path, at, version):
+    """Schedulers set it for the job, and a process is in a group below; in a container that group cannot be seen."""
+    groups, limit, use, cached = {
+        1: ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        2: ("", "memory.max", "memory.current", "inactive_file"),
+    }[version]
+    mine = {1: "9:name=systemd:/\n4:cpu,memory:/slurm/job_7/step_0\n0::/\n", 2: "0::/slurm/job_7/step_0\n"}[version]
+    (tmp_path / "mine").write_text(mine)
+    for place in JOB:
+        folder = tmp_path / groups / place
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / limit).write_text("900" if place == at else "9223372036854771712" if version == 1 else "max")
+        (folder / use).write_text("500")
+        (folder / "memory.stat").write_text(f"{cached} 50\n")
+    assert free_memory(CPU) == 450
+    for place in JOB[:-1]:
+        (tmp_path / groups / place / limit).unlink()
+    assert free_memory(CPU) == (450 if at == "" else 8_000_000_000)
 
 
 def test_what_the_recipe_leaves_open_is_shared_by_the_workers(machine):

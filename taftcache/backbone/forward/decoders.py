@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from taftcache.backbone.forward.processes import Decoded, Processes, can_fork
+from taftcache.backbone.forward.processes import Decoded, Processes, can_fork, usable_cores
 from taftcache.backbone.pool import end_threads
 
 _GROUP = 8
@@ -34,7 +33,7 @@ class Decoders:
     def __init__(
         self, decode: Callable[[Sequence[int], bool], Decoded], shape: tuple[int, ...], batch: int, workers: int | None
     ) -> None:
-        self._decode, self._shape, self._workers = decode, shape, workers or os.cpu_count() or 1
+        self._decode, self._shape, self._workers = decode, shape, workers or usable_cores()
         # Several images a task, because a task costs about 50 microseconds by itself.
         self.group = max(1, min(_GROUP, batch // self._workers))
         self.depth = max(self._workers, -(-2 * batch // self.group))

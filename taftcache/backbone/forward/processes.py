@@ -127,6 +127,11 @@ def _kill(forks: Iterable[BaseProcess]) -> None:
         fork.kill()
 
 
+def usable_cores() -> int:
+    """How many processor cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def can_fork() -> bool:
     """Whether this process may fork: libraries on macOS do not survive a fork, and daemons may have no children."""
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
