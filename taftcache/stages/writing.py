@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from taftcache.cache.format.digest import digest
 from taftcache.cache.place.failure import cannot
 from taftcache.errors import StoreWriteError
+
+LATE = 24 * 3600
 
 
 @contextmanager
@@ -82,7 +87,12 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
                 if folder
                 else "name a file that is not there yet",
             )
-        above = place if folder else place.parent
+        if folder and there and not again and place.is_mount():
+            raise StoreWriteError(
+                f"cannot write {place}: it is a mount point, and no other folder can take its place",
+                do=f"name a folder inside it: {place / 'made'}",
+            )
+        above = place if folder and again else place.parent  # what is written beside takes the place of what is there
         while folder and not above.exists():
             above = above.parent
         with tempfile.TemporaryFile(dir=above) as probe:  # without a name: a killed run leaves nothing
@@ -125,7 +135,12 @@ def _begins(place: Path, mark: bytes) -> bool:
 
 def _partial(place: Path) -> Path:
     # as text: "." and "/" have no name
-    return Path(f"{place}.{os.getpid()}-{threading.get_ident()}.partial")
+    return Path(f"{place}.{os.getpid()}-{threading.get_ident()}-{_host()}.partial")
+
+
+def _host() -> str:
+    """Which machine or container this is, whose numbers of processes others do not know."""
+    return digest(platform.node().encode())[:8]
 
 
 def _publish(partial: Path, place: Path) -> None:
@@ -146,11 +161,14 @@ def _sync(file: Path) -> None:
 
 
 def _sweep(place: Path) -> None:
-    """Remove what killed runs left beside ``place``."""
+    """Remove what killed runs left beside ``place``; those of other machines after ``LATE`` seconds."""
     with suppress(OSError):
         for file in place.parent.iterdir():
-            found = re.fullmatch(rf"{re.escape(place.name)}\.(\d+)(-\d+)?\.partial.*", file.name)
-            if found and not _runs(int(found[1])):
+            found = re.fullmatch(rf"{re.escape(place.name)}\.(\d+)(?:-\d+)?(?:-([0-9a-f]{{8}}))?\.partial.*", file.name)
+            if found is None:
+                continue
+            elsewhere = found[2] not in (None, _host())
+            if time.time() - file.stat().st_mtime > LATE if elsewhere else not _runs(int(found[1])):
                 _remove(file)
 
 

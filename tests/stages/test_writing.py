@@ -8,8 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import h5py
 import pytest
@@ -53,7 +55,7 @@ def test_an_export_that_is_killed_is_in_nobodys_way(finished, tmp_path, kind):
     """All work done, and the process gone before it has its name: what is left has another one, and goes next time."""
     assert forked.run(KILLED, finished, kind, tmp_path / "out").returncode == 9
     (left,) = tmp_path.iterdir()
-    assert re.match(r"out\.\d+-\d+\.partial", left.name)
+    assert re.match(r"out\.\d+-\d+-[0-9a-f]{8}\.partial", left.name)
     write(finished, kind, tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
@@ -132,6 +134,34 @@ def test_a_place_for_a_folder(tmp_path):
         with pytest.raises(StoreWriteError, match="cannot write"):
             writable(tmp_path / name, folder=True, again=again)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_whose_place_nothing_can_take_is_refused_before_any_work(tmp_path, monkeypatch):
+    """A volume of a container: after an hour of training, the last step failed."""
+    (tmp_path / "out").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_mount", lambda path: path.name == "out")
+        with pytest.raises(StoreWriteError, match="out: it is a mount point") as caught:
+            writable(tmp_path / "out", folder=True)
+        assert f"name a folder inside it: {tmp_path}/out/made" in str(caught.value)
+        writable(tmp_path / "out", folder=True, again=True)
+        writable(tmp_path / "out" / "made", folder=True)
+    asked, real = [], tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **said: asked.append(said["dir"]) or real(**said))
+    for again, probed in ((False, tmp_path), (True, tmp_path / "out")):
+        writable(tmp_path / "out", folder=True, again=again)
+        assert asked.pop() == probed
+
+
+def test_what_another_machine_still_writes_is_left_alone_for_a_day(tmp_path):
+    """Its process has a number that is unknown here."""
+    young, old = (tmp_path / f"out.999999999-1-0000000{k}.partial" for k in range(2))
+    for file in (young, old):
+        file.write_text("")
+    os.utime(old, (1e9, 1e9))
+    with whole(tmp_path / "out") as partial:
+        partial.write_text("done")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", young.name]
 
 
 def test_what_another_process_still_writes_is_left_alone(tmp_path):
