@@ -50,7 +50,8 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + cached
-    return min([psutil.virtual_memory().available, *_left_by_groups()])
+    available: int = psutil.virtual_memory().available
+    return min([available, *_left_by_groups()])
 
 
 def _left_by_groups() -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -70,13 +70,7 @@ def show_inspect(report: InspectReport) -> None:
         say(f"skipped   {one['sample']}: {one['reason']}")
     if report.skipped > FEW:
         OUT.print(f"skipped   … and {report.skipped - FEW} more: --json")
-    table = plain_table("shard", "role", "rows", "classes", "per class", "size", "max |x|", "digest")
-    for s in report.shards:
-        table.add_row(
-            s["name"], s["role"], str(s["rows"]), str(s["classes"]), _range(s["fewest"], s["most"]),
-            readable_size(s["bytes"]), f"{s['max_abs']:.3g}", s["digest"][:8],
-        )  # fmt: skip
-    OUT.print(table)
+    OUT.print(shards_table(report.shards))
     counts = report.rows_per_class
     if counts:
         fewest, most = min(counts, key=lambda k: counts[k]), max(counts, key=lambda k: counts[k])
@@ -106,6 +100,17 @@ def show_inspect(report: InspectReport) -> None:
         OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}")
     if report.activations is not None:
         OUT.print(_activations(report.activations, report.dtype))
+
+
+def shards_table(shards: Sequence[dict[str, Any]]) -> Table:
+    """A line for each shard, readable at 80 columns."""
+    table = plain_table("shard", "role", "rows", "classes", "per class", "size", "max |x|", "digest")
+    for s in shards:
+        table.add_row(
+            s["name"], s["role"], str(s["rows"]), str(s["classes"]), _range(s["fewest"], s["most"]),
+            readable_size(s["bytes"]), f"{s['max_abs']:.3g}", s["digest"][:8],
+        )  # fmt: skip
+    return table
 
 
 def _data(report: InspectReport) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from taftcache import TangentClassifier
 from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.loss import Loss, check_quadratic
@@ -18,6 +20,7 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import LARGEST, RSL
 from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights, balanced
+from taftcache.recipe_sections import ObjectiveSpec
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Goal
 from taftcache.tangent.operator import TangentOperator
@@ -49,6 +52,12 @@ def test_derivatives_are_autograds(loss, y):
     assert torch.allclose(loss.hessian(z, y, v).reshape(-1), whole @ v.reshape(-1), rtol=1e-11, atol=1e-13)
     R = torch.stack([loss.root(z, y, unit.view(6, 3)).reshape(-1) for unit in torch.eye(18, dtype=z.dtype)], 1)
     assert torch.allclose(R @ R.T, whole, rtol=1e-11, atol=1e-13)
+
+
+def test_every_loss_that_has_a_name_is_among_the_cases_and_in_every_list():
+    assert {type(named_loss(name)) for name in NAMES} <= {type(loss) for loss, _ in CASES}
+    of_estimator = get_type_hints(TangentClassifier.__init__)["loss"]
+    assert NAMES == get_args(get_type_hints(ObjectiveSpec)["loss"]) == get_args(of_estimator)[1:]
 
 
 def test_values_are_torchs():
@@ -155,7 +164,6 @@ def test_what_is_refused():
         named_loss("hinge")
     with pytest.raises(SolveError, match="no loss is called"):
         named_loss(["rsl"])  # as a search gives it whose grid has a list too many
-    assert {type(named_loss(name)).__name__ for name in NAMES} == {"RSL", "CrossEntropy"}
     with pytest.raises(SolveError, match="class weights"):
         class_weights("even", CLASSES, 3)
 

@@ -42,7 +42,10 @@ class Labelled(Protocol):
 
 
 class Source(Protocol):
-    """Labelled images in a fixed order; ``read`` may be called from several threads at once.
+    """Labelled images in a fixed order; ``read`` may be called from several threads at once, and in forked processes.
+
+    Those share the place at which an open file is read: so ``read`` opens the file anew, or reads by ``os.pread``. Both
+    lists may be replaced: where forgotten images are left out, say.
 
     numbered: whether ids are numbers of rows in a file that its owner may change: if a row is removed or moved, others
         get its id.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
+from typing import assert_never
 
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.arrays import AskedArrays
@@ -67,28 +68,43 @@ def open_source(spec: DataSpec, knows: Knows = None) -> tuple[Source, Source | N
 
 
 def _open(spec: DataSpec, place: str, split: str, prefix: str, knows: Knows) -> Source:
-    """One source."""
-    if spec.source == "timm":
-        return TimmSource(place, split, _root(spec), prefix, knows)
-    path = expand_path(place)
-    if spec.source == "folder":
-        return FolderSource(path, prefix, skip=spec.unreadable == "skip")
-    keys, below = (spec.image_key, spec.label_key), prefix if spec.source == "table" and _apart(spec) else ""
-    table = partial(TableSource, path, *keys, spec.id_key, root=_root(spec), knows=knows)
-    if spec.source == "table" and splits_in(path):
-        return table(split=split, prefix=prefix, below=below)
-    if spec.source == "table" and spec.test == spec.train:
-        other = spec.test_split if split == spec.train_split else spec.train_split
-        return table(split=split, other=other)
-    # Stems usually tell two files apart; if they do not, the role does.
+    """One source, whose images have a place of their own in the recipe."""
+    match spec.source:
+        case "timm":
+            return TimmSource(place, split, _root(spec), prefix, knows)
+        case "folder":
+            return FolderSource(expand_path(place), prefix, skip=spec.unreadable == "skip")
+        case "table":
+            return _table(spec, expand_path(place), split, prefix, knows)
+        case "npz" | "hdf5":
+            both = spec.test == spec.train  # then the splits tell ids apart
+            apart = "" if both else _told_apart(spec, prefix)
+            keys = (spec.image_key, spec.label_key, spec.id_key)
+            asked = AskedArrays(expand_path(place), *keys, apart, split, both, knows)
+            return open_npz(asked) if spec.source == "npz" else open_hdf5(asked)
+        case "digits" | "published":
+            raise AssertionError(spec.source)  # they have none
+        case _:
+            assert_never(spec.source)
+
+
+def _table(spec: DataSpec, path: Path, split: str, prefix: str, knows: Knows) -> Source:
+    below = prefix if _apart(spec) else ""
+    table = partial(
+        TableSource, path, spec.image_key, spec.label_key, spec.id_key, root=_root(spec), knows=knows, below=below
+    )
+    if splits_in(path):
+        return table(split=split, prefix=prefix)
+    if spec.test == spec.train:
+        return table(split=split, other=spec.test_split if split == spec.train_split else spec.train_split)
+    return table(prefix=prefix, name=_told_apart(spec, prefix) + path.stem)
+
+
+def _told_apart(spec: DataSpec, prefix: str) -> str:
+    """``prefix`` if the two files' stems, which are in ids, are the same; else nothing."""
     assert spec.train is not None
     same = spec.test is not None and expand_path(spec.train).stem == expand_path(spec.test).stem
-    apart = prefix if same else ""
-    if spec.source == "table":
-        return table(prefix=prefix, name=apart + path.stem, below=below)
-    both = spec.test == spec.train  # then the splits tell ids apart
-    open_arrays = open_npz if spec.source == "npz" else open_hdf5
-    return open_arrays(AskedArrays(path, *keys, spec.id_key, "" if both else apart, split, both, knows))
+    return prefix if same else ""
 
 
 def _is_one_place(spec: DataSpec) -> bool:

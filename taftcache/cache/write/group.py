@@ -162,8 +162,7 @@ def describe(
         chunk_rows=form.chunk_rows,
         statistics=Statistics(
             max_abs=max(chunk.max_abs for chunk in chunks),
-            # nine digits: the order of additions inside one token's norm changes only later ones
-            mean_token_norm=float(f"{math.fsum(c.norm_sum for c in chunks) / (n * t):.9g}"),
+            mean_token_norm=mean_token_norm([chunk.norm_sum for chunk in chunks], n * t),
             rows_per_class={str(k): int(counts[k]) for k in np.flatnonzero(counts)},
         ),
         objects={
@@ -203,6 +202,12 @@ def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids:
         + (f" ({counted(len(bad), 'sample')} in this batch)" if len(bad) > 1 else ""),
         do=cure,
     )
+
+
+def mean_token_norm(sums: Iterable[float], tokens: int) -> float:
+    """Of so many tokens, from ``token_norm_sum`` of each chunk."""
+    # nine digits: the order of additions inside one token's norm changes only later ones
+    return float(f"{math.fsum(sums) / tokens:.9g}")
 
 
 def token_norm_sum(tokens: NDArray[Any]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -17,7 +16,7 @@ from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.bucket import Bucket
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.group import token_norm_sum
+from taftcache.cache.write.group import mean_token_norm, token_norm_sum
 from taftcache.cache.write.sweep import TRANSACTION
 from taftcache.errors import StoreError
 from taftcache.names import CLASS, counted, typed
@@ -116,7 +115,7 @@ def _wrong_statistics(shard: Shard) -> str:
     for block in shard.blocks(shard.chunk_rows):
         largest = max(largest, float(np.abs(block.tokens).max()))
         norms.append(token_norm_sum(block.tokens))
-    mean = float(f"{math.fsum(norms) / (shard.rows * shard.tokens_shape[0]):.9g}")
+    mean = mean_token_norm(norms, shard.rows * shard.tokens_shape[0])
     recorded = shard.statistics
     if (recorded["max_abs"], recorded["mean_token_norm"]) != (largest, mean):
         return "max_abs and mean_token_norm are not those of its rows"
