@@ -276,15 +276,14 @@ def names(recipe: Recipe, kind: Kind) -> dict[str, Any]:
     if kind == "weights":
         model = {"model": backbone.model} if backbone.weights == "pretrained" or ":" in (backbone.model or "") else {}
         return {} if backbone.weights == "bundled" else {"weights": backbone.weights, **model}
-    keys = {"digits": (), "published": ("root",), "timm": ("train", "test", "root")}.get(data.source, ("train", "test"))
-    keys = (*keys, "root") if data.source == "table" else keys
+    keys = ("train", "test", "root") if data.source == "timm" else data.places  # timm's names lead to code
     return {key: getattr(data, key) for key in keys if getattr(data, key) is not None}
 
 
 def _places(recipe: Recipe, images: tuple[Path | str, ...]) -> dict[str, str]:
     """The paths in ``images`` by the key of the recipe that they stand for."""
     data = recipe.data
-    keys = ["root"] if data.source in ("published", "timm") else list(names(recipe, "images"))
+    keys = ["root"] if data.places == ("root",) else list(names(recipe, "images"))
     if len(images) != len(keys):
         raise RecipeError(
             "the store was made from another number of folders or files of images",

@@ -153,6 +153,13 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     train_split: str = "train"
     test_split: str = "validation"
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Those of train, test and root that are paths for this source; the others are names, or mean nothing."""
+        if self.source in ("timm", "published"):
+            return ("root",)
+        return {"digits": (), "table": ("train", "test", "root")}.get(self.source, ("train", "test"))
+
     def __post_init__(self) -> None:
         if self.source == "digits":
             if self.train is not None or self.test is not None:

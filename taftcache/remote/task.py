@@ -19,10 +19,8 @@ def portable(recipe: Recipe) -> dict[str, Any]:
     values = recipe_values(recipe)
     values["store"]["path"] = anywhere(str(recipe.store_path))
     data, backbone, prior = values["data"], values["backbone"], values["prior"]
-    if data["source"] not in ("digits", "timm", "published"):  # for these, train and test are no paths
-        for name in ("train", "test"):
-            data[name] = data[name] and anywhere(data[name])
-    data["root"] = data["root"] and anywhere(data["root"])
+    for key in recipe.data.places:
+        data[key] = data[key] and anywhere(data[key])
     if backbone["weights"] not in ("bundled", "pretrained"):
         backbone["weights"] = anywhere(backbone["weights"].removeprefix("local-dir:"))
     prior["teachers"] = [anywhere(path) for path in prior["teachers"]]

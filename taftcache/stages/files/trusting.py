@@ -54,7 +54,7 @@ def distrust(store: Path | str) -> TrustReport:
 
 def _relative_notes(recipe: Recipe, named: dict[str, Any]) -> list[str]:
     """A note if a place is relative: what is allowed is its name, so that it leads elsewhere from another folder."""
-    are_names = ("data.train", "data.test") if recipe.data.source == "timm" else ()
+    are_names = {f"data.{key}" for key in {"train", "test"} - set(recipe.data.places)}
     here = list[str]()
     for key, value in named.items():
         for place in value if isinstance(value, list) else [value]:

@@ -52,8 +52,7 @@ def check_settled(recipe: TeachingRecipe) -> dict[str, Any]:
 def data_settings(data: DataSpec) -> dict[str, Any]:
     """[data] in plain values, in which the same place always has the same spelling."""
     values: dict[str, Any] = msgspec.to_builtins(data)
-    keys = ("root",) if data.source in ("timm", "published") else ("train", "test", "root")
-    return values | {key: _place(values[key]) for key in keys if values[key]}
+    return values | {key: _place(values[key]) for key in data.places if values[key]}
 
 
 def _settings(recipe: TeachingRecipe) -> dict[str, Any]:
