@@ -120,10 +120,12 @@ def forgotten_form(name: str, key: bytes, tombstones: Container[str]) -> str | N
 
     A sample's name keeps its letters, but not their form, on the way through macOS, an archive or a shared folder.
     """
-    for form in (name,) if name.isascii() else dict.fromkeys((name, normalize("NFC", name), normalize("NFD", name))):
-        if tombstone(form, key) in tombstones:
-            return form
-    return None
+    if tombstone(name, key) in tombstones:
+        return name
+    if name.isascii():
+        return None
+    others = {normalize("NFC", name), normalize("NFD", name)} - {name}
+    return next((form for form in others if tombstone(form, key) in tombstones), None)
 
 
 def names_state(said: object, state: str, key: bytes) -> bool:
