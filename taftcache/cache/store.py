@@ -289,8 +289,8 @@ class FeatureStore:
         return self._contents.ledger()
 
     def is_forgotten(self, sample_id: str) -> bool:
-        """Whether a sample with that id was erased here, and not learned again since; if this is an old copy, also by a
-        later state of the store."""
+        """Whether a sample with that id, or with its NFC or NFD form, was erased here, and not learned again since; if
+        this is an old copy, also by a later state of the store."""
         if self._contents.is_forgotten(sample_id):
             return True
         if self._later is None or self._later[0] is not self.manifest:

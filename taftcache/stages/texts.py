@@ -12,7 +12,6 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from unicodedata import normalize
 
 import taftcache.errors
 
@@ -60,15 +59,13 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def meant(texts: Iterable[str]) -> Iterator[str]:
-    """Each text, with its accents composed and taken apart; each of these without the apostrophe that keeps a
-    spreadsheet from computing it; and of a path, its endings."""
+    """Each text; without the apostrophe that keeps a spreadsheet from computing it; and of a path, its endings."""
     for text in texts:
-        for form in (text,) if text.isascii() else {text, normalize("NFC", text), normalize("NFD", text)}:
-            yield form
-            if form.startswith(DEFUSED):
-                yield form[1:]
-            if ("/" in form or "\\" in form) and len(form) <= LONGEST:
-                yield from _endings(form.replace("\\", "/"))
+        yield text
+        if text.startswith(DEFUSED):
+            yield text[1:]
+        if ("/" in text or "\\" in text) and len(text) <= LONGEST:
+            yield from _endings(text.replace("\\", "/"))
 
 
 def _endings(path: str) -> Iterator[str]:

@@ -57,7 +57,7 @@ def answer_text(answer: Answer, report: ReceiptsReport) -> str:
     named = " and ".join(texts.get(seq, f"entry {seq}") for seq in answer.receipts)
     if answer.state == "forgotten":
         if named:
-            return f"forgotten by {named}"
+            return f"forgotten by {named}" + (f", as {answer.alike!a}, which looks the same" if answer.alike else "")
         if answer.beside:
             return "forgotten at this place, says the file beside the store; the receipt is not in this store"
         if answer.perhaps:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
+from unicodedata import normalize
 
 import msgspec
 from blake3 import blake3
@@ -111,6 +112,20 @@ def tombstone(sample_id: str, key: bytes) -> str:
     """The keyed BLAKE3 of a forgotten id: with the key one can ask about an id, without it the id cannot be guessed."""
     # A shell may pass a name that is not valid Unicode: no sample has such an id, but asking about it must not fail.
     return blake3(sample_id.encode(errors="surrogatepass"), key=key).hexdigest()
+
+
+def forgotten_form(name: str, key: bytes, tombstones: Container[str]) -> str | None:
+    """The form in which ``name`` was forgotten, by ``tombstones`` under ``key``: as it is, if possible, or composed
+    (NFC) or taken apart (NFD); None if none of these was.
+
+    A sample's name keeps its letters, but not their form, on the way through macOS, an archive or a shared folder.
+    """
+    if tombstone(name, key) in tombstones:
+        return name
+    if name.isascii():
+        return None
+    others = {normalize("NFC", name), normalize("NFD", name)} - {name}
+    return next((form for form in others if tombstone(form, key) in tombstones), None)
 
 
 def names_state(said: object, state: str, key: bytes) -> bool:

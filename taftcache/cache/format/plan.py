@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from itertools import count
 from typing import Literal
+from unicodedata import normalize
 
 from blake3 import blake3
 
@@ -126,6 +127,22 @@ def check_id(sample_id: str) -> None:
             f"a sample id must be Unicode text of 1 to {MAX_ID_BYTES} bytes without control characters",
             got=repr(sample_id[:80]),
             do="rename the sample",
+        )
+
+
+def check_forms(ids: Iterable[str], known: Iterable[str] = ()) -> None:
+    """DataError if one of ``ids`` is another of them, or one that a store has, the ``known`` ones, in another Unicode
+    form."""
+    had = {normalize("NFC", i): i for i in known if not i.isascii()}
+    seen = dict(had)
+    given = ((i, normalize("NFC", i)) for i in ids if not i.isascii())
+    pairs = [(i, form, other) for i, form in given if (other := seen.setdefault(form, i)) != i]
+    if pairs:
+        one, form, other = pairs[0]
+        raise DataError(
+            "two sample ids are the same text in different Unicode forms",
+            got=f"{counted(len(pairs), 'pair')}, the first: {one!a}, and {'in the store ' * (form in had)}{other!a}",
+            do="leave out one of each pair, or rename it: as the store has it, or, if it is another sample, otherwise",
         )
 
 

@@ -114,12 +114,12 @@ class Contents:
         return self._rows().get(sample_id, (None, 0))[0]
 
     def is_forgotten(self, sample_id: str) -> bool:
-        """Whether a sample of that id was erased, and not learned again since."""
+        """Whether a sample of that id, or of its NFC or NFD form, was erased, and not learned again since."""
         if not self.manifest.tombstones or not isinstance(sample_id, str):
             return False
         if not self._key:
             self._key = ledger.read_key(self.root, self.manifest)
-        return ledger.tombstone(sample_id, self._key) in self.manifest.tombstones
+        return ledger.forgotten_form(sample_id, self._key, self.manifest.tombstones) is not None
 
     def ledger(self) -> list[dict[str, Any]]:
         """The ledger's entries, oldest first; read and verified once for each end of the ledger."""

@@ -193,7 +193,7 @@ def _resumable(root: Home, staging: Folder, path: str, named: Manifest) -> bool:
 
         def free() -> bool:
             key = ledger.read_key(root, named)
-            return not any(ledger.tombstone(i, key) in named.tombstones for i in _ids(lines))
+            return all(ledger.forgotten_form(i, key, named.tombstones) is None for i in _ids(lines))
 
         return bool(intact(free))
     return True

@@ -126,7 +126,7 @@ class TombstoneFile:
 
     def holds(self, name: str) -> bool:
         """Whether ``name`` was forgotten here, under the newest key."""
-        return bool(self._by_key) and ledger.tombstone(name, self.key) in self.newest
+        return bool(self._by_key) and ledger.forgotten_form(name, self.key, self.newest) is not None
 
     def more_than(self, known: Iterable[str]) -> bool:
         """Whether anything was forgotten here that is not among the ``known`` tombstones."""
@@ -215,8 +215,8 @@ class TombstoneFile:
 
 
 def is_among(name: str, by_key: Mapping[bytes, frozenset[str]]) -> bool:
-    """Whether ``name`` has one of these tombstones."""
-    return any(ledger.tombstone(name, key) in hashes for key, hashes in by_key.items())
+    """Whether ``name`` has one of these tombstones, in one of its forms."""
+    return any(ledger.forgotten_form(name, key, hashes) is not None for key, hashes in by_key.items())
 
 
 def _same(hashes: frozenset[str], others: Iterable[str]) -> bool:

@@ -110,7 +110,8 @@ def extract(
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
         forgotten = beside.holds if there is None else there.is_forgotten
-        shards, classes, notes = without_forgotten(forgotten, shards, source, test)
+        known = () if there is None else there.every_id
+        shards, classes, notes = without_forgotten(forgotten, shards, source, test, known)
         if there is None:
             early = [] if forgotten_of is not None else forgotten_beside(path, source, test)
             early += doubtful_classes_notes(source)

@@ -20,6 +20,7 @@ from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.sources.table import rows_by_split, splits_of, unused_classes
 from taftcache.backbone.spec import DataSpec
 from taftcache.cache.copying import carry_tombstones
+from taftcache.cache.format.plan import check_forms
 from taftcache.cache.opening import Place
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.read.around import REMEMBERED
@@ -96,13 +97,22 @@ def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None
 
 
 def without_forgotten(
-    forgotten: Callable[[str], bool], shards: Mapping[str, PlannedShard], source: Labelled, test: Labelled | None
+    forgotten: Callable[[str], bool],
+    shards: Mapping[str, PlannedShard],
+    source: Labelled,
+    test: Labelled | None,
+    known: Collection[str] = (),
 ) -> tuple[dict[str, PlannedShard], list[str], list[str]]:
-    """Shards and classes without what is ``forgotten``, and notes that say how much."""
+    """Shards and classes without what is ``forgotten``, and notes that say how much.
+
+    DataError if two ids of those that stay, or one of them and one of the ``known`` ones, differ only in their Unicode
+    form.
+    """
     out = staying_out(forgotten, source, test)
     gone = out.all
     kept = {name: replace(s, ids=[i for i in s.ids if i not in gone]) for name, s in shards.items()}
-    notes = [f"{counted(len(out.ids), 'sample')} left out, forgotten before"] if out.ids else []
+    check_forms((i for shard in kept.values() for i in shard.ids), known)
+    notes = [f"{counted(len(out.ids), 'sample')} left out, forgotten before{_as_written(out.ids)}"] if out.ids else []
     notes += left_out_notes(out.closed.values())
     return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes
 
@@ -114,7 +124,12 @@ def in_source_note(recipe: Recipe, ids: Collection[str], *, numbered: bool) -> l
         return []
     left = counted(len(ids), "row" if numbered else "image")
     deleting = yours_to_do(len(ids), numbered=numbered)
-    return [f"{left} still in the source, forgotten here: {first_few(sorted(ids))}; {deleting}"]
+    return [f"{left} still in the source, forgotten here{_as_written(ids)}: {first_few(sorted(ids))}; {deleting}"]
+
+
+def _as_written(ids: Iterable[str]) -> str:
+    """Says of forgotten ``ids`` that they may have been forgotten in other forms, if some have any."""
+    return "" if all(map(str.isascii, ids)) else " in this Unicode form or another"
 
 
 def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from math import frexp, ldexp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from unicodedata import normalize
 
 import msgspec
 
@@ -148,7 +147,7 @@ class Answer:
     names it. These are receipts that keep only a digest of their ids, and tombstones taken over from an earlier store
     at this place. beside: whether only the file beside the store knows that it was forgotten. Its receipt is then not
     in this store. alike: an id that differs only in its Unicode form, or of which it is what a terminal shows, if
-    there is one. Given for an unknown id; the store has the other one or, of another form, forgot it.
+    there is one. Given for an unknown id if the store has the other one, for a forgotten one if a request named it.
     """
 
     sample: str
@@ -344,9 +343,11 @@ def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) 
     """``said``: the entries since a key was last destroyed, whose hashes are under the store's key."""
     known = store.manifest.tombstones
     hashes: dict[str, str] = {}
+    forms: dict[str, str] = {}
     if store.manifest.tombstone_key:
         key = ledger.read_key(store.root, store.manifest)
-        hashes = {i: ledger.tombstone(i, key) for i in samples}
+        forms = {i: ledger.forgotten_form(i, key, known) or i for i in samples}
+        hashes = {i: ledger.tombstone(form, key) for i, form in forms.items()}
     skipped = {s.id: s.shard for s in store.manifest.skipped}
     staged = {i: shard for shard, ids in store.staged_ids().items() for i in ids}
     beside = set(store.tombstone_file.match(samples, known))
@@ -359,11 +360,13 @@ def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) 
     }
     unlisted = {s.seq: s.ids_digest for s in said if s.event == FORGOTTEN and not s.ids}
     # a receipt that lists no ids is recognised by their digest, if ``samples`` are all the ids of its request
-    whole = digest(canonical(sorted(hashes[i] for i in gone if hashes[i] not in by_hash)))
+    whole = digest(canonical(sorted({hashes[i] for i in gone if hashes[i] not in by_hash})))
     exact = [seq for seq, own in unlisted.items() if own == whole]
     perhaps = [s.seq for s in said if s.seq in unlisted or s.event == ledger.ADOPT]
     strange = [i for i in samples if not (store.holds(i) or i in skipped or i in staged or i in gone or i in beside)]
-    alike = _alike(store, strange, [*skipped, *staged]) if strange else {}
+    held = [i for shard in store.every_shard for i in shard.sample_ids] if strange else []
+    alike = {i: form for i, form in forms.items() if form != i}
+    alike |= in_another_form(strange, [*skipped, *staged, *held])
 
     def answer(sample: str) -> Answer:
         named = by_hash.get(hashes.get(sample, ""), [])
@@ -375,17 +378,10 @@ def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) 
             return Answer(sample=sample, state="staged", shard=staged[sample], receipts=named)
         if sample in gone:
             may = [] if named or exact else perhaps
-            return Answer(sample=sample, state="forgotten", receipts=named or exact, perhaps=may)
+            form = alike.get(sample)
+            return Answer(sample=sample, state="forgotten", receipts=named or exact, perhaps=may, alike=form)
         if sample in beside:
             return Answer(sample=sample, state="forgotten", beside=True)
         return Answer(sample=sample, state="unknown", receipts=named, alike=alike.get(sample))
 
     return [answer(sample) for sample in samples]
-
-
-def _alike(store: FeatureStore, samples: Sequence[str], unmade: Sequence[str]) -> dict[str, str]:
-    """By unknown id: the same in another Unicode form, if the store forgot that or has it, as a row or ``unmade``."""
-    forms = [(i, form) for i in samples for form in (normalize("NFC", i), normalize("NFD", i))]
-    forgotten = {i: form for i, form in forms if store.is_forgotten(form)}
-    held = [i for shard in store.every_shard for i in shard.sample_ids]
-    return forgotten | in_another_form(samples, [*unmade, *held])

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from taftcache.cache.format.plan import check_forms
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, StoreError
@@ -67,7 +68,8 @@ def plan_append(
 
     Raises:
         StoreError: a store that is not finished. RecipeError: a balanced plan has no place for further samples.
-        DataError: the store does not have the class of a new sample, or the one that a row is to get.
+        DataError: the store does not have the class of a new sample, or the one that a row is to get; or it has a new
+            sample's id in another Unicode form.
     """
     if not is_complete(store):
         raise StoreError(
@@ -76,7 +78,9 @@ def plan_append(
             do=making_others(store),
         )
     skipped = {sample.id: sample.shard for sample in store.manifest.skipped}
-    kinds = _by_kind(store, [*given[0], *(given[1] or ())], out, skipped.keys(), mended)
+    rows = store.every_id
+    kinds = _by_kind(rows, [*given[0], *(given[1] or ())], out, skipped.keys(), mended)
+    check_forms([*kinds["new"], *kinds["strange"]], [*rows, *skipped])
     corrected = relabelled or {}
     strange = [out.strange[i] for i in (*kinds["strange"], *(i for i in corrected if i in out.strange))]
     if growth.new_classes == "refuse":
@@ -113,11 +117,10 @@ _Kind = Literal["known", "unread", "forgotten", "closed", "strange", "mended", "
 
 
 def _by_kind(
-    store: FeatureStore, given: Sequence[str], out: StayOut, skipped: Collection[str], mended: Collection[str]
+    rows: Collection[str], given: Sequence[str], out: StayOut, skipped: Collection[str], mended: Collection[str]
 ) -> Mapping[_Kind, list[str]]:
-    """Sort the ``given`` samples into kinds. The store has the rows of those that are "known", skipped those that are
-    "unread", and takes only those that are "mended" or "new"."""
-    rows = store.every_id
+    """Sort the ``given`` samples into kinds. The store has the ``rows`` of those that are "known", skipped those that
+    are "unread", and takes only those that are "mended" or "new"."""
 
     def kind(sample: str) -> _Kind:
         if sample in rows:

@@ -1,0 +1,298 @@
+"""Ids whose files went through macOS, an archive or a shared folder: the same letters in another Unicode form."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from unicodedata import normalize
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+import taftcache
+from taftcache.cache.copying import copy
+from taftcache.cache.format import ledger
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.writer import ShardWriter
+from taftcache.cli import app
+from taftcache.errors import DataError, StaleStore
+from taftcache.stages.forget.request import resolve_request
+from taftcache.terminal.forgetting import show_receipts
+from tests.cache.making import create, fill, forget
+from tests.stages.making import open_store, recipe, tree, write_images
+
+ONE = "Zoé Brontë"
+OTHER = "Łukasz Żółty"
+SMALL = ["store.shards=2", "store.chunk_rows=8", "device=cpu"]
+X, Y = np.random.default_rng(0).normal(size=(36, 6)).astype(np.float32), np.arange(36) % 3
+
+
+def asked(path: Path, images: Path, **sections):
+    return recipe(path, data={"source": "folder", "train": str(images), "held_out": 0.2}, **sections)
+
+
+def ids(form: str) -> list[str]:
+    """Ids of vectors, two of which have accents."""
+    return [*(f"v/{k}" for k in range(34)), f"v/{normalize(form, ONE)}", f"v/{normalize(form, OTHER)}"]
+
+
+def exact(earlier: pytest.MonkeyPatch) -> None:
+    """Ask about exact ids alone, as earlier releases did."""
+    earlier.setattr(ledger, "forgotten_form", lambda i, key, known: i if ledger.tombstone(i, key) in known else None)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> dict[str, Path]:
+    """Stores of vectors, by the form of their ids. Not to be written to."""
+    paths = {form: tmp_path_factory.mktemp(form) / "store" for form in ("NFC", "NFD")}
+    for form, path in paths.items():
+        taftcache.import_vectors(X, Y, path, ids=ids(form), overrides=SMALL)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """A folder of images, two of which have accents, composed. Not to be written to."""
+    folder = write_images(tmp_path_factory.mktemp("photos") / "photos", per_class=6)
+    for digit, name in (("0", ONE), ("1", OTHER)):
+        file = min((folder / digit).iterdir())
+        file.rename(file.with_name(normalize("NFC", name) + ".png"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def extracted(tmp_path_factory, photos) -> Path:
+    """A store of ``photos``. Not to be written to."""
+    path = tmp_path_factory.mktemp("extracted") / "store"
+    taftcache.extract(asked(path, photos))
+    return path
+
+
+def in_form(form: str, folder: Path, to: Path) -> Path:
+    """A copy of a folder of classes, its names in another form."""
+    for file in folder.glob("*/*.png"):
+        (to / normalize(form, file.parent.name)).mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, to / normalize(form, file.parent.name) / normalize(form, file.name))
+    return to
+
+
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.parametrize(("first", "later"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_a_forgotten_image_stays_out_in_another_form(photos, tmp_path, first, later, capsys):
+    """With the same data, at the same place after the store is gone, and in another store."""
+    path, images = tmp_path / "store", in_form(first, photos, tmp_path / "images")
+    taftcache.extract(asked(path, images))
+    mine = [f"0/{normalize(first, ONE)}.png", f"1/{normalize(first, OTHER)}.png"]
+    theirs = [normalize(later, i) for i in mine]
+    taftcache.forget(path, mine)
+    root = FeatureStore(path).root_digest
+    shutil.rmtree(images)
+    in_form(later, photos, images)
+    appended = taftcache.append(asked(path, images))
+    assert (appended.added, appended.root_digest) == ({}, root)
+    again = taftcache.extract(asked(path, images))
+    for notes in (appended.notes, again.notes):
+        said = f"forgotten here in this Unicode form or another: {', '.join(sorted(theirs))}; deleting"
+        assert any(f"2 images still in the source, {said}" in note for note in notes)
+    taftcache.extract(asked(tmp_path / "other", images), forgotten_of=path)
+    shutil.rmtree(path)
+    anew = taftcache.extract(asked(path, images))
+    assert "2 samples left out, forgotten before in this Unicode form or another" in anew.notes
+    for place in (path, tmp_path / "other"):
+        with FeatureStore(place) as store:
+            assert len(store.every_id) == 16
+            assert not store.every_id.intersection([*mine, *theirs])
+    receipts = taftcache.receipts(path, theirs)
+    assert [a.state for a in receipts.samples] == ["forgotten", "forgotten"]
+
+
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+def test_a_forgotten_class_stays_out_in_another_form(photos, tmp_path):
+    path, images = tmp_path / "store", shutil.copytree(photos, tmp_path / "images")
+    (images / "2").rename(images / normalize("NFC", ONE))
+    taftcache.extract(asked(path, images))
+    taftcache.forget(path, classes=[normalize("NFC", ONE)])
+    (images / normalize("NFC", ONE)).rename(images / normalize("NFD", ONE))
+    shutil.copy(images / normalize("NFD", ONE) / "0002.png", images / normalize("NFD", ONE) / "new.png")
+    report = taftcache.append(asked(path, images), new_classes="take")
+    assert (report.added, report.closed) == ({}, {normalize("NFD", ONE): 1})
+
+
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.parametrize(("first", "later"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_a_forgotten_vector_stays_out_in_another_form(made, tmp_path, first, later):
+    """Appended, imported again, from a file, and into a new store; an export, which has it, is refused as a whole."""
+    path = shutil.copytree(made[first], tmp_path / "store")
+    taftcache.forget(path, ids(first)[-2:])
+    root = FeatureStore(path).root_digest
+    assert taftcache.append_vectors(X, Y, path, ids=ids(later)).added == {}
+    assert taftcache.import_vectors(X, Y, path, ids=ids(later), overrides=SMALL).root_digest == root
+    np.savez(tmp_path / "rows.npz", vectors=X, labels=Y, ids=np.array(ids(later)))
+    taftcache.import_(tmp_path / "rows.npz", tmp_path / "other", overrides=SMALL, forgotten_of=path)
+    table = pa.table({"vectors": [*X], "labels": Y, "ids": ids(later)})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    assert CliRunner().invoke(app, ["append", str(path), str(tmp_path / "rows.parquet")]).exit_code == 0
+    assert FeatureStore(path).root_digest == root
+    taftcache.export(made[later], tmp_path / "rows.h5")
+    shutil.rmtree(path)
+    with pytest.raises(StaleStore, match="2 samples of it forgotten"):
+        taftcache.import_(tmp_path / "rows.h5", path)
+    with pytest.raises(StaleStore, match="forgotten"):
+        copy(FeatureStore(made[later]), path)
+    with h5py.File(tmp_path / "vectors.h5", "w") as file:
+        for name, values in {"vectors": X, "labels": Y, "ids": ids(later)}.items():
+            file[name] = values
+    taftcache.import_(tmp_path / "vectors.h5", path, overrides=SMALL)
+    for place in (path, tmp_path / "other"):
+        with FeatureStore(place) as store:
+            assert store.every_id == set(ids(first)[:-2])
+
+
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+def test_an_image_that_the_store_has_in_another_form_is_refused(extracted, photos, tmp_path):
+    """A folder came back from another system, with one new image in it; also by the classes' names alone."""
+    path = shutil.copytree(extracted, tmp_path / "store")
+    images, before = in_form("NFD", photos, tmp_path / "images"), tree(path)
+    shutil.copy(min((images / "2").iterdir()), images / "2" / "new.png")
+    for new_shard in (False, True):
+        with pytest.raises(DataError, match="the same text in different Unicode forms") as caught:
+            taftcache.append(asked(path, images), new_shard=new_shard)
+        assert caught.value.got.startswith("2 pairs, the first: '0/Zoe\\u0301 Bronte\\u0308.png', and in the store ")
+        assert caught.value.got.endswith("'0/Zo\\xe9 Bront\\xeb.png'")
+        assert tree(path) == before
+    for digit, name in (("0", ONE), ("1", OTHER)):
+        (images / digit / f"{normalize('NFD', name)}.png").rename(images / digit / f"{normalize('NFC', name)}.png")
+    assert sum(taftcache.append(asked(path, images)).added.values()) == 1
+    named = shutil.copytree(photos, tmp_path / "named")
+    for file in named.glob("[01]/[!0]*.png"):
+        file.unlink()
+    (named / "2").rename(named / normalize("NFC", ONE))
+    taftcache.extract(asked(tmp_path / "classes", named))
+    with pytest.raises(DataError, match="Unicode forms"):
+        taftcache.append(asked(tmp_path / "classes", in_form("NFD", named, tmp_path / "apart")))
+
+
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+def test_an_image_that_was_skipped_in_another_form_is_refused(photos, tmp_path):
+    images = shutil.copytree(photos, tmp_path / "images")
+    broken = images / "2" / f"{normalize('NFC', ONE)}.png"
+    broken.write_bytes(b"no image")
+    made = recipe(tmp_path / "store", data={"source": "folder", "train": str(images), "unreadable": "skip"})
+    taftcache.extract(made)
+    broken.unlink()
+    shutil.copy(images / "2" / "0002.png", images / "2" / f"{normalize('NFD', ONE)}.png")
+    with pytest.raises(DataError, match="Unicode forms"):
+        taftcache.append(made)
+
+
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+def test_two_forms_in_one_source_are_refused_unless_both_stay_out(photos, tmp_path):
+    path, images = tmp_path / "store", in_form("NFC", photos, tmp_path / "images")
+    mine = images / "0" / f"{normalize('NFC', ONE)}.png"
+    shutil.copy(images / "0" / "0010.png", mine.with_name(normalize("NFD", mine.name)))
+    for call in (taftcache.extract, taftcache.estimate):
+        with pytest.raises(DataError, match="Unicode forms") as caught:
+            call(asked(path, images))
+        assert caught.value.got.startswith("1 pair, the first: ")
+        assert "in the store" not in caught.value.got
+    assert not path.exists()
+    both = ids("NFC")[:-2] + [f"v/{normalize(form, ONE)}" for form in ("NFC", "NFD")]
+    with pytest.raises(DataError, match="Unicode forms"):
+        taftcache.import_vectors(X, Y, path, ids=both, overrides=SMALL)
+    with pytest.raises(DataError, match="Unicode forms"):
+        taftcache.import_vectors(X[:-1], Y[:-1], path, ids=both[:-1], test=(X[-1:], Y[-1:], both[-1:]), overrides=SMALL)
+    assert not path.exists()
+    shutil.move(mine, tmp_path / "aside.png")
+    taftcache.extract(asked(path, images))
+    taftcache.forget(path, [f"0/{normalize('NFD', ONE)}.png"])
+    shutil.move(tmp_path / "aside.png", mine)
+    assert taftcache.append(asked(path, images)).added == {}, "neither comes in"
+
+
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+def test_an_extraction_does_not_go_on_with_names_in_another_form(photos, tmp_path, monkeypatch):
+    """Otherwise an image of the first shard would come into the second under its other name."""
+    path, images, real = tmp_path / "store", shutil.copytree(photos, tmp_path / "images"), ShardWriter.commit
+
+    def stop(self: ShardWriter, **options) -> None:
+        real(self, **options)
+        raise KeyboardInterrupt
+
+    shards = {"store": {"shards": 3}}
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWriter, "commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            taftcache.extract(asked(path, images, **shards))
+    with FeatureStore(path) as store:
+        assert [i for i in store.every_id if not i.isascii()], "it has one of the two"
+        before = store.root_digest
+    shutil.rmtree(images)
+    with pytest.raises(DataError, match=r"Unicode forms(?s:.*)in the store"):
+        taftcache.extract(asked(path, in_form("NFD", photos, images), **shards))
+    assert FeatureStore(path).root_digest == before
+
+
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+def test_the_writer_refuses_it_and_staged_rows_of_it_are_swept(tmp_path, monkeypatch):
+    gone, back = (f"a/{normalize(form, ONE)}" for form in ("NFC", "NFD"))
+    with create(tmp_path / "store") as store:
+        fill(store, "000", ["a/plain", gone])
+    forget(tmp_path / "store", gone)
+    with open_store(tmp_path / "store") as store:
+        with pytest.raises(DataError, match="was forgotten and must not come back"):
+            fill(store, "001", [back])
+        exact(monkeypatch)
+        fill(store, "001", [back, "a/1", "a/2", "a/3", "a/4", "a/5"], stop=1)
+        assert back in store.staged_ids()["001"]
+        monkeypatch.undo()
+    with open_store(tmp_path / "store") as store:
+        assert store.staged_ids() == {}
+
+
+def test_a_row_that_came_back_in_another_form_is_found_and_can_be_forgotten(made, tmp_path, monkeypatch):
+    """Earlier releases asked about exact ids alone, and took it in again."""
+    path, (gone, back) = shutil.copytree(made["NFC"], tmp_path / "store"), (ids("NFC")[-1], ids("NFD")[-1])
+    taftcache.forget(path, [gone])
+    with monkeypatch.context() as earlier:
+        exact(earlier)
+        assert taftcache.append_vectors(X[-1:], Y[-1:], path, ids=[back]).images == 1
+    assert [f.kind for f in taftcache.audit(path).findings] == ["forgotten row"]
+    with pytest.raises(DataError, match="1 id would stay") as caught:
+        taftcache.forget(path, [gone])
+    assert caught.value.got == f"{back!a} for {gone!a}"
+    assert taftcache.forget(path, [back]).forgotten == [back]
+    assert taftcache.audit(path).findings == []
+    assert taftcache.forget(path, [gone, back]).already == [gone, back]
+
+
+def test_of_two_forms_of_one_id_neither_leaves_alone(tmp_path):
+    """A store of an earlier release may have both. What would stay counts as forgotten from then on."""
+    kept, apart, skipped = "a/plain", f"a/{normalize('NFD', ONE)}", f"a/{normalize('NFD', OTHER)}"
+    composed, other = (normalize("NFC", i) for i in (apart, skipped))
+    with create(tmp_path / "store") as store:
+        fill(store, "000", [kept, apart, composed, skipped, other], bad=[skipped])
+        for one, left in ((composed, apart), (apart, composed), (other, skipped)):
+            with pytest.raises(DataError, match="would stay that is named here in another") as caught:
+                resolve_request(store, [one])
+            assert caught.value.got == f"{left!a} for {one!a}"
+        assert resolve_request(store, [composed, apart, other, skipped]).samples == [composed, apart, other, skipped]
+        assert resolve_request(store, [kept]).samples == [kept]
+
+
+def test_receipts_name_the_form_that_a_request_named(made, tmp_path, capsys):
+    path, (gone, asked_for) = shutil.copytree(made["NFC"], tmp_path / "store"), (ids("NFC")[-1], ids("NFD")[-1])
+    taftcache.forget(path, [gone])
+    report = taftcache.receipts(path, [asked_for, gone])
+    assert [(a.state, a.receipts, a.alike) for a in report.samples] == [
+        ("forgotten", [1], gone),
+        ("forgotten", [1], None),
+    ]
+    show_receipts(report)
+    assert f", as {gone!a}, which looks the same" in capsys.readouterr().out
+    assert taftcache.forget(path, [asked_for]).already == [asked_for]
+    with open_store(path) as store:
+        assert store.is_forgotten(asked_for)
