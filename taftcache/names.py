@@ -42,6 +42,11 @@ def default_model(objects: Container[str]) -> str | None:
     return next((name for name in (EXACT, WEIGHTED, MEAN, HEAD) if name in objects), None)
 
 
+def is_from_macos(name: str) -> bool:
+    """Whether a file has a name that macOS gives to its own: how a folder is shown, or what a disk cannot hold."""
+    return name == ".DS_Store" or name.startswith("._")
+
+
 def model_of(objects: Container[str], name: str | None = None) -> str:
     """The model that ``name`` means: also "exact" for "models/exact", and a shard's name, "000", for its component.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from taftcache.cache.place.durable import make_durable
 from taftcache.cache.place.failure import cannot
 
 
@@ -24,7 +25,7 @@ def write_bytes(file: Path, data: bytes) -> None:
         with open(partial, "wb") as out:
             out.write(data)
             out.flush()
-            os.fsync(out.fileno())
+            make_durable(out.fileno())
         os.replace(partial, file)
     except OSError as error:
         with suppress(OSError):

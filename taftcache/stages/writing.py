@@ -14,8 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from taftcache.cache.format.digest import digest
+from taftcache.cache.place.durable import make_durable
 from taftcache.cache.place.failure import cannot
 from taftcache.errors import StoreWriteError
+from taftcache.names import is_from_macos
 
 LATE = 24 * 3600
 
@@ -53,7 +55,8 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
 
     Args:
         place: a file to be made; its folder must exist.
-        folder: ``place`` is to be a folder, which may exist already if it is empty; those above it are made.
+        folder: ``place`` is to be a folder, which may exist already if it is empty (what macOS puts into a folder is
+            removed later); those above it are made.
         again: ``place`` may exist already; it is replaced, or continued. Bytes: only a file that begins with them, or
             is empty.
 
@@ -80,7 +83,7 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
                 do="name another file, or delete it first",
             )
         named = place.name != ""  # the current folder, or the root
-        if there and not (place.is_dir() == folder and (again or (folder and named and not any(place.iterdir())))):
+        if there and not (place.is_dir() == folder and (again or (folder and named and _is_empty(place)))):
             raise StoreWriteError(
                 f"cannot write {place}: it exists already",
                 do="name a new or empty folder, or delete this one first if it is an earlier export"
@@ -125,6 +128,11 @@ def reserve(place: Path, size: int) -> None:
             place.unlink()
 
 
+def _is_empty(folder: Path) -> bool:
+    """Whether nothing lies there but files of macOS."""
+    return all(is_from_macos(file.name) and not file.is_dir() for file in folder.iterdir())
+
+
 def _begins(place: Path, mark: bytes) -> bool:
     """Whether a plain file begins with ``mark``, or has nothing in it."""
     if not place.is_file():  # to open a pipe would wait for a writer
@@ -148,6 +156,9 @@ def _publish(partial: Path, place: Path) -> None:
     within = [partial, *partial.rglob("*")] if partial.is_dir() else [partial]
     for file in within:
         _sync(file)
+    if partial.is_dir() and place.is_dir() and _is_empty(place):
+        for file in place.iterdir():
+            file.unlink()
     os.replace(partial, place)
     _sync(place.parent)
 
@@ -155,7 +166,7 @@ def _publish(partial: Path, place: Path) -> None:
 def _sync(file: Path) -> None:
     fd = os.open(file, os.O_RDONLY)
     try:
-        os.fsync(fd)
+        make_durable(fd)
     finally:
         os.close(fd)
 

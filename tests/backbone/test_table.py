@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from taftcache.backbone.sources.arrays import ArraySource, AskedArrays, label_indexes, split_of
 from taftcache.backbone.sources.base import check_classes
-from taftcache.backbone.sources.columns import is_table, read_table
+from taftcache.backbone.sources.columns import configurations_in, is_table, read_table, splits_in, tables_in
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, UnreadableImage
@@ -351,6 +351,17 @@ def test_files_that_are_no_tables(tmp_path, name, content, fault):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=fault):
         open_source(spec(tmp_path / name))
+
+
+def test_files_and_folders_with_a_dot_in_front_are_no_tables(tmp_path):
+    """macOS puts ._train.parquet beside train.parquet, and the Hub's client its own folder into a data set's."""
+    for name in ("train.parquet", "._train.parquet", "._test-00000-of-00001.parquet", ".cache/train.parquet"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / name).touch()
+    assert tables_in(tmp_path / "set") == [tmp_path / "set" / "train.parquet"]
+    assert splits_in(tmp_path / "set") == {"train": [tmp_path / "set" / "train.parquet"]}
+    assert configurations_in(tmp_path / "set") == []
+    assert configurations_in(tmp_path) == [tmp_path / "set"]
 
 
 def test_a_file_that_is_gone_is_named(folder):

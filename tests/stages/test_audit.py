@@ -322,6 +322,18 @@ def test_what_a_kill_leaves_is_told_from_what_should_be_gone(pair, after, capsys
     assert capsys.readouterr().out.splitlines()[0] == "FAILED: 2 findings"
 
 
+def test_files_that_macos_puts_into_a_store_are_no_findings(after):
+    for name in (".DS_Store", "shards/._000"):
+        (after / name).write_bytes(b"x")
+    (after / "lost+found").mkdir()
+    report = taftcache.audit(after)
+    assert report.findings == []
+    assert [note for note in report.notes if "macOS" in note] == [
+        f".DS_Store: by its name a file of macOS, not looked into; to remove it: taftcache gc {after} --foreign",
+        f"shards/._000: by its name a file of macOS, not looked into; to remove it: taftcache gc {after}",
+    ]
+
+
 def test_a_leftover_goes_by_the_command_that_its_finding_names(pair, after):
     with open_store(after) as store:
         keep_temp_file(store, pair[0], pair[2])

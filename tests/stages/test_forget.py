@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
@@ -90,6 +91,20 @@ def test_a_store_without_a_recipe_forgets(tmp_path):
     assert taftcache.forget(tmp_path / "forgot", classes=["bee"]).classes == ["bee"]
     assert taftcache.forget(tmp_path / "forgot", shards=["001"]).dropped_shards == ["001"]
     assert taftcache.audit(tmp_path / "forgot").findings == []
+
+
+def test_what_knows_the_forgotten_is_said_to_lie_outside_of_a_volume(tmp_path, monkeypatch):
+    """A container that has its volume mounted as the store keeps the file beside it in its own layer."""
+    for name, state in (("s", "plain"), ("m", "mount point"), ("r", "unwritable")):
+        with create(tmp_path / name) as store:
+            fill(store, "000", names(12))
+        with monkeypatch.context() as patch:
+            if state == "mount point":
+                patch.setattr(os.path, "ismount", lambda path: path == str(tmp_path / "m"))
+            if state == "unwritable":
+                (tmp_path / "r.forgotten.partial").mkdir()
+            notes = [n for n in forget(tmp_path / name, names(12)[0]).notes if f"{name}.forgotten" in n]
+        assert [state in n.replace("cannot be written", "unwritable") for n in notes] == [True] * (state != "plain")
 
 
 def test_one_by_one_is_all_at_once(photographed, tmp_path):

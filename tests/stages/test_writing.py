@@ -164,6 +164,20 @@ def test_what_another_machine_still_writes_is_left_alone_for_a_day(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", young.name]
 
 
+def test_a_folder_with_files_of_macos_is_empty(tmp_path):
+    for name in ("new", "mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".DS_Store").write_text("")
+        (tmp_path / name / "._x").write_text("")
+    (tmp_path / "mine" / "x").write_text("")
+    with whole(tmp_path / "new", folder=True) as partial:
+        partial.mkdir()
+        (partial / "file").write_text("")
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["file"]
+    with pytest.raises(StoreWriteError, match="it exists already"):
+        writable(tmp_path / "mine", folder=True)
+
+
 def test_what_another_process_still_writes_is_left_alone(tmp_path):
     theirs, old = tmp_path / f"out.{os.getppid()}-1.partial", tmp_path / "out.999999999-1.partial"
     theirs.write_text("")

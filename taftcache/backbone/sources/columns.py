@@ -62,7 +62,7 @@ def is_table(place: Path) -> bool:
 
 def tables_in(folder: Path) -> list[Path]:
     """The files of tables that lie in a folder."""
-    return [e for e in sorted(folder.iterdir()) if e.is_file() and is_table(e)]
+    return [e for e in _entries(folder) if e.is_file() and is_table(e)]
 
 
 def splits_in(place: Path) -> dict[str, list[Path]]:
@@ -72,7 +72,7 @@ def splits_in(place: Path) -> dict[str, list[Path]]:
     if not place.is_dir() or (place / _SAVED).is_file():
         return {}
     found: dict[str, list[Path]] = {}
-    entries = sorted(place.iterdir())
+    entries = _entries(place)
     for file in entries:
         split = file.stem if file.stem.lower() in SPLITS else part_of(file)[0]
         if split and file.suffix.lower() in PARQUET and file.is_file():
@@ -89,7 +89,12 @@ def _is_numbered(file: Path) -> bool:
 
 def configurations_in(folder: Path) -> list[Path]:
     """The folders in a folder that have a dataset's splits each."""
-    return [entry for entry in sorted(folder.iterdir()) if splits_in(entry)]
+    return [entry for entry in _entries(folder) if splits_in(entry)]
+
+
+def _entries(folder: Path) -> list[Path]:
+    # as in folders of images: macOS keeps a file ._train.parquet beside train.parquet
+    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
 def part_of(file: Path) -> tuple[str, int]:

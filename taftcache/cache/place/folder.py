@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from taftcache.cache.place.durable import make_durable
 from taftcache.cache.place.failure import AVOID, cannot, too_large
 from taftcache.errors import FormatError, StoreLocked, StoreNotFound, StoreWriteError
 
@@ -84,12 +85,17 @@ class Folder:
             os.close(fd)
 
     def view(self, name: str, size: int) -> tuple[int, Any]:
-        """How many bytes ``name`` has, and a read-only map of them (None when they are not ``size``)."""
+        """How many bytes ``name`` has, and a read-only map of them, or a copy if the file system maps nothing (None
+        when they are not ``size``)."""
         fd, found = self.open(name)
         try:
             if found != size or not size:  # an empty file cannot be mapped
                 return found, b"" if found == size else None
             return found, mmap.mmap(fd, size, flags=_MAPPED, prot=mmap.PROT_READ)
+        except OSError as error:
+            if error.errno != errno.ENODEV:
+                raise
+            return found, self.read(name, size)  # some FUSE file systems map nothing
         finally:
             os.close(fd)
 
@@ -132,7 +138,7 @@ class Folder:
                     os.mkdir(part, dir_fd=fd)
                 except FileExistsError:
                     continue
-                os.fsync(fd)
+                make_durable(fd)
 
     def write(self, name: str, data: Any, *, mode: int | None = None) -> None:
         """Create or overwrite the file ``name`` and fsync it; its folder is the caller's to ``sync``.
@@ -196,14 +202,14 @@ class Folder:
     def sync(self, name: str = "") -> None:
         """Make the entries of the folder ``name`` durable."""
         with writing(self.path, name or "."), self._folder(name) as fd:
-            os.fsync(fd)
+            make_durable(fd)
 
     def move(self, source: str, target: str) -> None:
         """Rename, replacing a file of the target's name, and make both folders durable."""
         with writing(self.path, target), self._parent(source) as (a, old), self._parent(target) as (b, new):
             os.replace(old, new, src_dir_fd=a, dst_dir_fd=b)
-            os.fsync(b)
-            os.fsync(a)
+            make_durable(b)
+            make_durable(a)
 
     def remove(self, name: str) -> None:
         """Delete the file, link or folder tree ``name`` durably; nothing happens where there is none."""
@@ -214,7 +220,7 @@ class Folder:
                         shutil.rmtree(leaf, dir_fd=parent)
                     else:
                         os.unlink(leaf, dir_fd=parent)
-                    os.fsync(parent)
+                    make_durable(parent)
             except FileNotFoundError:
                 return
 
@@ -257,7 +263,9 @@ class Folder:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+            holder = ""
+            with suppress(OSError):  # a lock on SMB also keeps others from reading
+                holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise cannot("lock", f"{self.path}/{name}", error) from error
             if holder == str(os.getpid()):
@@ -294,7 +302,7 @@ class Folder:
             fd = self._create(name, flags, mode)
             try:
                 yield fd
-                os.fsync(fd)
+                make_durable(fd)
             finally:
                 os.close(fd)
 

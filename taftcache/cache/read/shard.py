@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from mmap import mmap
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -270,7 +271,7 @@ class Shard:
             self._verified.add(name)
         # Files beyond what may be kept are mapped anew at each pass. First come, first kept: passes go round and
         # round, and dropping the least recently used would drop each file just before it is due.
-        if self._root.stable:
+        if self._root.stable and isinstance(data, mmap):  # copies would fill the memory
             _descriptors.keep(self._maps, name, data)
         return data
 

@@ -22,9 +22,10 @@ from taftcache.cache.read.around import check_outside
 from taftcache.cache.read.contents import Contents, read_manifest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.write import previous
-from taftcache.cache.write.sweep import OWN, TRANSACTION, disown, removed, sweep
+from taftcache.cache.write.sweep import LOST, OWN, TRANSACTION, disown, removed, sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import StoreError, StoreLocked
+from taftcache.names import is_from_macos
 
 
 class Committer:
@@ -242,16 +243,21 @@ def check_free(path: str | os.PathLike[str]) -> None:
 def _check_empty(root: Home) -> None:
     """StoreError if anything lies there but what a killed creation leaves."""
     try:
-        there = [name for name, _ in root.entries() if name not in (LOCK, f"{FILE}.partial")]
+        there = [name for name in _entries(root) if name not in (LOCK, f"{FILE}.partial")]
     except OSError as error:
         raise cannot("create a store at", root.path, error) from None
     if there:
         raise _taken(root, there)
 
 
+def _entries(root: Home) -> list[str]:
+    # what macOS or a new file system puts there by itself is in nobody's way
+    return [name for name, _ in root.entries() if name != LOST and not is_from_macos(name)]
+
+
 def check_foreign(root: Home) -> None:
     """StoreError if anything lies there that no store puts there."""
-    if there := [name for name, _ in root.entries() if name not in OWN]:
+    if there := [name for name in _entries(root) if name not in OWN]:
         raise _taken(root, there)
 
 

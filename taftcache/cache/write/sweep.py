@@ -25,6 +25,7 @@ _PARTIAL = tuple(f"{file}.partial" for file in (manifest.FILE, manifest.PREVIOUS
 OWN = {manifest.FILE, manifest.PREVIOUS, ledger.KEY_FILE, *_PARTIAL, LOCK}
 OWN |= {"shards", "ledger", "staging", parts.FOLDER, *OBJECT_FOLDERS}
 """What the format puts directly into a store's folder."""
+LOST = "lost+found"  # in the top folder of some file systems, which the system alone may read
 
 
 def leftovers(root: Home, staging: Folder, named: Manifest) -> Iterator[str]:
@@ -132,7 +133,7 @@ def unfinished(staging: Folder) -> list[str]:
 
 def foreign(root: Home, named: Manifest) -> list[str]:
     """Files in the store's folder or in a shard's that are none of the format's business."""
-    found = [path for path, _ in root.entries() if path not in OWN]
+    found = [path for path, _ in root.entries() if path not in {*OWN, LOST}]
     for ref in named.shards:
         try:
             made = layout.ShardManifest.decode(root.read(layout.manifest_file(ref.path), layout.MAX_BYTES), ref)

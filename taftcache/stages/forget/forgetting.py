@@ -50,7 +50,7 @@ from taftcache.stages.train.checks import STAYS
 from taftcache.stages.train.duration import expected_seconds
 from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits_or_note
 from taftcache.stages.train.private.records import KEYS, put_keys
-from taftcache.stages.train.record import plan_without, promised, settings_of
+from taftcache.stages.train.record import beside_notes, plan_without, promised, settings_of
 from taftcache.tangent.spec import TAIL
 
 OTHER_COLUMNS = (
@@ -264,6 +264,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
             *_unweighed(store, plan),
             *subtracted_notes(store),
             *fitted_note(store),
+            *beside_notes(store),
             *unscored,
         ],
         held_out=held_out_change(hits, now),

@@ -19,7 +19,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import mean_token_norm, token_norm_sum
 from taftcache.cache.write.sweep import TRANSACTION
 from taftcache.errors import StoreError
-from taftcache.names import CLASS, counted, typed
+from taftcache.names import CLASS, counted, is_from_macos, typed
 from taftcache.stages.file_texts import headers
 from taftcache.stages.forget.finding import UNFINISHED, Findings
 from taftcache.stages.progress import Progress, noting
@@ -49,6 +49,8 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
     for path, command in clearing(store, strays).items():
         if path == TRANSACTION:  # without rows that were forgotten before; the next command that writes removes it
             to.found(UNFINISHED, path, "left by a command that was stopped; no part of the store", command)
+        elif is_from_macos(path.rpartition("/")[2]):
+            to.notes.append(f"{path}: by its name a file of macOS, not looked into; to remove it: {command}")
         else:
             to.found("leftover file", path, "no manifest names it", command)
     for name, ids in sorted(store.staged_ids().items()):

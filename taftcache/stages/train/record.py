@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -84,10 +85,15 @@ def with_noise(store: FeatureStore) -> list[str]:
 
 
 def beside_notes(store: FeatureStore) -> list[str]:
-    """A note if the tombstone file beside the store could not be written."""
+    """A note if the tombstone file beside the store could not be written, or lies on another file system."""
     beside = store.tombstone_file
-    if beside.file is None or beside.is_saved:
+    if beside.file is None:
         return []
+    if beside.is_saved:
+        return [
+            f"{store.path} is a mount point, and {beside.file}, which knows what was forgotten or spent, lies outside "
+            "of it: if that is a container's own layer, it goes with the container; mount the folder above the store"
+        ] * os.path.ismount(os.path.realpath(store.place))
     return [
         f"{beside.file} cannot be written, so that an old copy of the store, put back here, would not know what was "
         f"forgotten or spent since: let {beside.file.parent} be written to; the next command that writes to the store "
