@@ -82,6 +82,11 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
                 got=f"a file of {os.stat(place).st_size:,} bytes" if place.is_file() else "not a plain file",
                 do="name another file, or delete it first",
             )
+        if folder and there and not again and place.is_mount():
+            raise StoreWriteError(
+                f"cannot write {place}: it is a mount point, and no other folder can take its place",
+                do=f"name a folder inside it: {place / 'made'}",
+            )
         named = place.name != ""  # the current folder, or the root
         if there and not (place.is_dir() == folder and (again or (folder and named and _is_empty(place)))):
             raise StoreWriteError(
@@ -89,11 +94,6 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
                 do="name a new or empty folder, or delete this one first if it is an earlier export"
                 if folder
                 else "name a file that is not there yet",
-            )
-        if folder and there and not again and place.is_mount():
-            raise StoreWriteError(
-                f"cannot write {place}: it is a mount point, and no other folder can take its place",
-                do=f"name a folder inside it: {place / 'made'}",
             )
         above = place if folder and again else place.parent  # what is written beside takes the place of what is there
         while folder and not above.exists():
