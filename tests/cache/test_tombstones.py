@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from contextlib import closing
 
 import pytest
 
@@ -14,7 +15,7 @@ from taftcache.cache.format.digest import canonical
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.errors import FormatError, IntegrityError, StaleStore, StoreError
+from taftcache.errors import FormatError, IntegrityError, StaleStore, StoreError, StoreWriteError
 
 from .making import create, fill, forget, names, tree
 
@@ -173,6 +174,15 @@ def test_nobody_else_has_the_file_open(path, tmp_path) -> None:
         forget(path, IDS[0])
         assert planted.read() == b""
         assert not os.path.samestat(os.fstat(planted.fileno()), (tmp_path / "s.forgotten").stat())
+
+
+def test_a_private_file_is_never_one_that_is_there(tmp_path, monkeypatch) -> None:
+    """Another process may make it again once it was removed."""
+    monkeypatch.setattr(os, "unlink", lambda *given, **more: None)
+    (tmp_path / "key").touch()
+    with closing(Folder(tmp_path)) as folder, pytest.raises(StoreWriteError):
+        folder.write("key", b"secret", mode=0o600)
+    assert (tmp_path / "key").read_bytes() == b""
 
 
 def of_another(monkeypatch, *files) -> None:

@@ -181,7 +181,7 @@ def test_a_signature_is_of_one_store(signed, copy):
 
 
 def test_a_conversion_takes_signed_receipts_along(signed, copy, tmp_path):
-    taftcache.convert(copy, tmp_path / "converted", dtype="float16")
+    taftcache.convert(copy, tmp_path / "converted", dtype="float32")
     with FeatureStore(copy) as old, FeatureStore(tmp_path / "converted") as new:
         assert old.identity != new.identity
     assert "signature" not in kinds(tmp_path / "converted", public_key=signed[1])

@@ -104,8 +104,7 @@ class TombstoneFile:
         if (found := _read(self.file)) is not None:
             self._take(found, self.file, real)
             self._saved = dict(self._by_key), dict(self._charges)
-            if not any(self._stranger):
-                self._mode = stat.S_IMODE(found[1].st_mode)
+            self._mode = stat.S_IMODE(found[1].st_mode)
         if self._earlier is not None:
             self._saved = None
 
