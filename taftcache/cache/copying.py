@@ -149,7 +149,10 @@ def _check_place(source: FeatureStore, target: str | os.PathLike[str], root: Hom
 
 
 def _check_state(source: FeatureStore, target: str | os.PathLike[str], there: TombstoneFile) -> None:
-    """StaleStore if ``source`` has rows that were forgotten at the target, as ``there`` knows."""
+    """StaleStore if ``source`` has rows that were forgotten at the target, as ``there`` knows; `check_owner` of what is
+    remembered beside both."""
+    source.tombstone_file.check_owner()
+    there.check_owner()
     if back := source.returned(there):
         raise StaleStore(
             f"{source.path} has {counted(len(back), 'row')} forgotten at {spelled(target)}: "
@@ -180,6 +183,8 @@ def carry_tombstones(source: FeatureStore, target: str | os.PathLike[str]) -> To
             another key; or it is in a bucket, beside which nothing is remembered.
     """
     named, there, beside = source.manifest, TombstoneFile(target), source.tombstone_file
+    beside.check_owner()
+    there.check_owner()
     key = ledger.read_key(source.root, named) if named.tombstone_key else beside.key
     fault = f"what {source.path} has forgotten cannot be carried to {spelled(target)}"
     if there.file is None:
@@ -231,6 +236,7 @@ def convert(
         DataError: a number that overflows the new dtype, naming the sample. IdentityError: another store lies there.
         FormatError: chunks that are too large.
     """
+    source.tombstone_file.check_owner()
     forms = {}
     for ref in source.manifest.shards:
         old = source.shard(ref.name)

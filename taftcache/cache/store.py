@@ -94,6 +94,8 @@ class FeatureStore:
                     do="look whether an older copy was put in its place",
                 )
             self.tombstone_file = TombstoneFile(path)
+            if mode == "a":
+                self.tombstone_file.check_owner()
             if not stale and (back := self.returned()):
                 self.check_current()  # if another process has just forgotten them, this is no old copy
                 raise StaleStore(

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taftcache.cache.format.digest import canonical
+from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.place.failure import advice, cause
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, local_path
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 MAX_KEY_BYTES = 1 << 16
+STORE = "store"
+"""The field in which a signed entry says of which store it is; entries that earlier builds signed have none."""
 _MAKE = "openssl genpkey -algorithm ed25519 -out"
 _ANOTHER = f"name an Ed25519 key, or make one in a new file: {_MAKE} NEW.pem"  # new: no key is overwritten
 
@@ -45,20 +47,30 @@ class Signer:
 
 
 def signed(store: FeatureStore, entry: Mapping[str, Any], signer: Signer | None) -> dict[str, Any]:
-    """``entry`` with a signature over it and its place in the chain: number, and digest of the entry before.
+    """``entry`` with a signature over it, its store and its place in the chain: number, and digest of the entry before.
 
     Without a ``signer`` it stays as it is. The store must be open, and the entry be the next that is recorded.
     """
     if signer is None:
         return dict(entry)
     ledger = store.manifest.ledger
+    said = {**entry, "public_key": signer.public_key, STORE: store_digest(store)}
     placed = {
-        **entry,
-        "public_key": signer.public_key,
+        **said,
         "seq": ledger.entries + 1 if ledger else 1,
         "previous": ledger.head if ledger else "",
     }
-    return {**entry, "public_key": signer.public_key, "signature": signer.sign(canonical(placed))}
+    return {**said, "signature": signer.sign(canonical(placed))}
+
+
+def store_digest(store: FeatureStore) -> str:
+    """What names the store in a signature: the digest of its identity, which says how its rows were made.
+
+    Of a store's fields no command changes only this one, and copies have it too. ``convert`` takes the ledger along and
+    changes two of its keys, which are left out. It is made from no row; stores with the same features of other images
+    have the same.
+    """
+    return digest(canonical({key: value for key, value in store.identity.items() if key not in ("dtype", "converted")}))
 
 
 def signed_text(entry: Mapping[str, Any]) -> bytes:

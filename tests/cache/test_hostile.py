@@ -6,8 +6,10 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from taftcache.cache.format.digest import canonical, digest, too_deep
@@ -152,6 +154,34 @@ def test_a_ledger_entry_nested_too_deep(path) -> None:
             else:
                 with pytest.raises(IntegrityError, match="no ledger entry"):
                     store.ledger()
+
+
+EDITED: dict[str, Callable[[bytes], bytes]] = {
+    "a key twice": lambda raw: b'{"a":"everything was erased",' + raw[1:],
+    "a space": lambda raw: raw.replace(b",", b", "),
+    "another order": lambda raw: raw.replace(b'"a":1,', b"")[:-1] + b',"a":1}',
+    "an escape": lambda raw: raw.replace(b'"a"', rb'"\u0061"'),
+    "a line after it": lambda raw: raw + b"\n",
+}
+
+
+@pytest.mark.parametrize("how", EDITED)
+def test_a_ledger_entry_in_another_text_of_the_same_values(path, how) -> None:
+    """Signatures are over values. The first of two equal keys would be a text for the eye that nobody signed."""
+    with FeatureStore(path, mode="a") as store, store.transaction() as change:
+        change.record({"a": 1})
+    (file,) = (path / "ledger").iterdir()
+    raw = file.read_bytes()
+    edited = EDITED[how](raw)
+    assert msgspec.json.decode(edited) == msgspec.json.decode(raw)
+    assert edited != raw
+    file.unlink()
+    (path / f"ledger/000001-{digest(edited)[:16]}.json").write_bytes(edited)
+    forge(path, lambda m: m["ledger"].update(head=digest(edited)))
+    with FeatureStore(path) as store:
+        with pytest.raises(IntegrityError, match="not canonical JSON"):
+            store.ledger()
+        assert [f.problem for f in store.verify()] == ["it is not canonical JSON"]
 
 
 SHARD = {

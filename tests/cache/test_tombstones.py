@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from contextlib import closing
 
 import pytest
 
-from taftcache.cache.copying import copy
+from taftcache.cache.copying import carry_tombstones, convert, copy
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.errors import FormatError, IntegrityError, StaleStore, StoreError
+from taftcache.errors import FormatError, IntegrityError, StaleStore, StoreError, StoreWriteError
 
 from .making import create, fill, forget, names, tree
 
@@ -163,6 +164,113 @@ def test_they_are_private(path, tmp_path, monkeypatch) -> None:
     (tmp_path / "s.forgotten").chmod(0o640)
     forget(path, IDS[0])
     assert mode(tmp_path / "s.forgotten") == 0o640, "what the owner allows stays allowed"
+
+
+def test_nobody_else_has_the_file_open(path, tmp_path) -> None:
+    """Whoever made ``.partial`` before kept it, and so the key: as its owner, or by a descriptor."""
+    (tmp_path / "s.forgotten").unlink()
+    (tmp_path / "s.forgotten.partial").touch()
+    with (tmp_path / "s.forgotten.partial").open("rb") as planted:
+        forget(path, IDS[0])
+        assert planted.read() == b""
+        assert not os.path.samestat(os.fstat(planted.fileno()), (tmp_path / "s.forgotten").stat())
+
+
+def test_a_private_file_is_never_one_that_is_there(tmp_path, monkeypatch) -> None:
+    """Another process may make it again once it was removed."""
+    monkeypatch.setattr(os, "unlink", lambda *given, **more: None)
+    (tmp_path / "key").touch()
+    with closing(Folder(tmp_path)) as folder, pytest.raises(StoreWriteError):
+        folder.write("key", b"secret", mode=0o600)
+    assert (tmp_path / "key").read_bytes() == b""
+
+
+def of_another(monkeypatch, *files) -> None:
+    """Let ``files`` belong to another user."""
+    inodes = {file.stat().st_ino for file in files}
+
+    def as_other(real):
+        def status(*given, **more):
+            info = real(*given, **more)
+            return os.stat_result([*info[:4], os.geteuid() + 1, *info[5:]]) if info.st_ino in inodes else info
+
+        return status
+
+    for name in ("stat", "fstat"):
+        monkeypatch.setattr(os, name, as_other(getattr(os, name)))
+
+
+def as_anyones(monkeypatch, file) -> None:
+    file.chmod(0o666)
+
+
+STRANGERS = {r"they belong to another user \(.+\)": of_another, "anyone may write to them": as_anyones}
+
+
+@pytest.mark.parametrize("says", STRANGERS)
+def test_a_key_that_another_user_may_have_put_there_is_not_taken_over(tmp_path, monkeypatch, says) -> None:
+    """A new store took the planted key, by which its maker could test guesses at what the store forgot."""
+    remember(tmp_path / "s", b"k" * 32, ["anything"])
+    STRANGERS[says](monkeypatch, tmp_path / "s.forgotten")
+    before = tree(tmp_path)
+    with pytest.raises(StoreError, match=says) as caught:
+        create(tmp_path / "s")
+    assert (tree(tmp_path), caught.value.got) == (before, str(tmp_path / "s.forgotten"))
+    assert not (tmp_path / "s").exists()
+    (tmp_path / "own").write_bytes((tmp_path / "s.forgotten").read_bytes())
+    (tmp_path / "own").chmod(0o600)
+    (tmp_path / "own").replace(tmp_path / "s.forgotten")
+    with create(tmp_path / "s") as store:
+        assert store.is_forgotten("anything")
+
+
+@pytest.mark.parametrize("says", STRANGERS)
+def test_nothing_is_added_to_a_file_that_another_user_may_have_put_there(path, tmp_path, monkeypatch, says) -> None:
+    remember(tmp_path / "planted", b"k" * 32, ["anything"])
+    (tmp_path / "planted.forgotten").replace(tmp_path / "s.forgotten")
+    STRANGERS[says](monkeypatch, tmp_path / "s.forgotten")
+    before = tree(tmp_path)
+    with pytest.raises(StoreError, match=says):
+        FeatureStore(path, mode="a")
+    with FeatureStore(path) as store:
+        with pytest.raises(StoreError, match=says):
+            copy(store, tmp_path / "copy")
+        with pytest.raises(StoreError, match=says):
+            convert(store, tmp_path / "converted", identity=store.identity, recipe={}, chunk_rows=16)
+        with pytest.raises(StoreError, match=says):
+            carry_tombstones(store, tmp_path / "carried")
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("says", STRANGERS)
+def test_nothing_is_copied_to_where_another_user_may_have_put_a_file(path, tmp_path, monkeypatch, says) -> None:
+    remember(tmp_path / "copy", b"k" * 32, ["anything"])
+    STRANGERS[says](monkeypatch, tmp_path / "copy.forgotten")
+    before = tree(tmp_path)
+    with FeatureStore(path) as store:
+        with pytest.raises(StoreError, match=says):
+            copy(store, tmp_path / "copy")
+        with pytest.raises(StoreError, match=says):
+            carry_tombstones(store, tmp_path / "copy")
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("his", ["ledger/*.json", "manifest.json"])
+def test_several_may_write_to_one_store(path, tmp_path, monkeypatch, his) -> None:
+    """The file belongs to the last one who forgot; so does his entry of the ledger."""
+    (tmp_path / "s.forgotten").chmod(0o640)
+    of_another(monkeypatch, tmp_path / "s.forgotten", *path.glob(his))
+    forget(path, IDS[0])
+    assert TombstoneFile(path).holds(IDS[0])
+    assert stat.S_IMODE((tmp_path / "s.forgotten").stat().st_mode) == 0o640
+
+
+def test_a_store_that_anyone_may_write_to(path, tmp_path) -> None:
+    """On a file system without modes, all files are so."""
+    path.chmod(0o777)
+    (tmp_path / "s.forgotten").chmod(0o666)
+    forget(path, IDS[0])
+    assert TombstoneFile(path).holds(IDS[0])
 
 
 def test_a_reader_who_may_not_read_it_is_told_so(path, tmp_path, monkeypatch) -> None:

@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 import taftcache
 from taftcache.cache.format import ledger
+from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.format.manifest import LedgerRef
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app, main
 from taftcache.errors import FormatError, RecipeError, StoreWriteError
@@ -25,6 +27,7 @@ from taftcache.solve import minimise
 from taftcache.solve.solution import Certificate
 from taftcache.stages.forget.certificates import check_certificate
 from taftcache.stages.forget.finding import Findings
+from taftcache.stages.signature import Signer
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.terminal.forgetting import show_audit
@@ -106,6 +109,20 @@ def test_what_is_gone_from_one_place_is_known_in_another(copy, how):
     assert "tombstones" in kinds(copy)
 
 
+def test_a_receipt_in_another_text_is_found(signed, copy):
+    """Of two equal keys the last one is read, and signed; whoever opens the file sees the first."""
+    with FeatureStore(copy) as store:
+        ref = store.manifest.ledger
+    file = copy / ledger.entry_path(2, ref.head)
+    edited = b'{"samples":999,"mode":"everything was erased",' + file.read_bytes()[1:]
+    file.unlink()
+    (copy / ledger.entry_path(2, digest(edited))).write_bytes(edited)
+    forge(copy, ledger=LedgerRef(2, digest(edited)))
+    report = taftcache.audit(copy, public_key=signed[1])
+    assert ("ledger", "not canonical JSON") in {(f.kind, f.problem.rpartition("it is ")[2]) for f in report.findings}
+    assert report.signed == 0
+
+
 def test_receipts_of_earlier_releases_are_no_finding(copy):
     forge_ledger(copy, as_before)
     assert kinds(copy) == []
@@ -149,6 +166,66 @@ def test_a_public_key_wants_signatures(signed, copy):
     assert kinds(copy, public_key=key) == ["signature"] * 2
     forge_ledger(copy, lambda entries: [])
     assert "signature" in kinds(copy, public_key=key)
+
+
+@pytest.mark.law("With a public key, an audit takes nothing in a ledger that the key's holder did not sign")
+def test_a_signature_is_of_one_store(signed, copy):
+    """A signed ledger, with its tombstones and their key, could be put into any store."""
+    with FeatureStore(copy) as store:
+        identity = store.identity
+    forge(copy, identity={**identity, "backbone": {**identity["backbone"], "weights_digest": "sha256:" + "0" * 64}})
+    found = [f for f in taftcache.audit(copy, public_key=signed[1]).findings if f.kind == "signature"]
+    assert [(f.where, f.problem) for f in found] == [
+        (f"ledger/00000{seq}", "it was signed in another store") for seq in (1, 2)
+    ]
+
+
+def test_a_conversion_takes_signed_receipts_along(signed, copy, tmp_path):
+    taftcache.convert(copy, tmp_path / "converted", dtype="float32")
+    with FeatureStore(copy) as old, FeatureStore(tmp_path / "converted") as new:
+        assert old.identity != new.identity
+    assert "signature" not in kinds(tmp_path / "converted", public_key=signed[1])
+
+
+def test_a_signature_of_an_earlier_build_is_valid_and_names_no_store(finished, tmp_path):
+    path, key = shutil.copytree(finished, tmp_path / "store"), make_key(tmp_path / "key.pem")
+    with open_store(path) as store:
+        taftcache.forget(store, [store.shard("000").sample_ids[1]])
+
+    def as_signed_before(entries: list[dict]) -> list[dict]:
+        said = {**entries[0], "public_key": key}
+        text = canonical({**said, "seq": 1, "previous": ""})
+        return [{**said, "signature": Signer(tmp_path / "key.pem").sign(text)}]
+
+    forge_ledger(path, as_signed_before)
+    report = taftcache.audit(path, public_key=key)
+    assert (report.findings, report.signed) == ([], 1)
+    nameless = "ledger/000001: the signature, of an earlier build, does not say of which store it is"
+    assert any(note.startswith(nameless) for note in report.notes)
+    with open_store(path) as store:
+        taftcache.forget(store, [store.shard("000").sample_ids[3]], signing_key=tmp_path / "key.pem")
+    report = taftcache.audit(path, public_key=key)
+    assert (report.findings, report.signed) == ([], 2)
+    assert not any(note.startswith(nameless) for note in report.notes)
+
+
+def test_what_was_cut_off_a_signed_ledger_shows_only_against_a_pinned_head(signed, copy, tmp_path):
+    """The store and the file beside it, both put back: neither knows of the request since."""
+    beside, file = tmp_path / "store.forgotten", tmp_path / "head.json"
+    whole, remembered = shutil.copytree(copy, tmp_path / "whole"), beside.read_bytes()
+    with open_store(copy) as store:
+        taftcache.forget(store, [store.shard("000").sample_ids[0]], signing_key=signed[0].parent / "key.pem")
+    assert kinds(copy, public_key=signed[1], head=file) == []
+    shutil.rmtree(copy)
+    whole.rename(copy)
+    beside.write_bytes(remembered)
+    report = taftcache.audit(copy, public_key=signed[1])
+    with FeatureStore(copy) as store:
+        newest = f"the newest entry is ledger/000002 of {store.ledger()[1]['time']}: "
+    assert (report.findings, [note.startswith(newest) for note in report.notes].count(True)) == ([], 1)
+    report = taftcache.audit(copy, public_key=signed[1], head=file)
+    assert [finding.kind for finding in report.findings] == ["head"]
+    assert not any("the newest entry is" in note for note in report.notes)
 
 
 def test_private_training_is_signed_and_must_be(finished, tmp_path):

@@ -77,9 +77,12 @@ def read_chain(root: Home, ref: LedgerRef | None, after: int = 0) -> list[tuple[
 def read_entry(root: Home, seq: int, head: str) -> dict[str, Any]:
     """The entry ``seq`` (from 1), whose digest is ``head``."""
     file = entry_path(seq, head)
-    entry = _decoded(read_named(root, file, MAX_ENTRY_BYTES, head, "the chain"), seq)
+    raw = read_named(root, file, MAX_ENTRY_BYTES, head, "the chain")
+    entry = _decoded(raw, seq)
     if entry is None:
         raise Fault(file=file, problem="it is no ledger entry of that number").error()
+    if canonical(entry) != raw:  # a signature is over the values that were read: the text may say others (a key twice)
+        raise Fault(file=file, problem="it is not canonical JSON").error()
     if seq == 1 and entry["previous"]:
         raise Fault(file=file, problem="the ledger's first entry names one before it").error()
     return entry

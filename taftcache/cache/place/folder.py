@@ -143,9 +143,14 @@ class Folder:
     def write(self, name: str, data: Any, *, mode: int | None = None) -> None:
         """Create or overwrite the file ``name`` and fsync it; its folder is the caller's to ``sync``.
 
-        Its permissions are exactly ``mode`` before the first byte is in it, if the file system has permissions.
+        With a ``mode``, its permissions are exactly that before the first byte is in it, if the file system has
+        permissions, and it is a new file: one that was there may belong to another user, or be open in his process.
         """
-        with self._durable(name, os.O_TRUNC, 0o666 if mode is None else PRIVATE) as fd:
+        if mode is not None:
+            with writing(self.path, name), self._parent(name) as (parent, leaf), suppress(FileNotFoundError):
+                os.unlink(leaf, dir_fd=parent)
+        flags, made = (os.O_TRUNC, 0o666) if mode is None else (os.O_EXCL, PRIVATE)
+        with self._durable(name, flags, made) as fd:
             if mode is not None and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
                 with suppress(PermissionError):  # from a file system without modes
                     os.fchmod(fd, mode)

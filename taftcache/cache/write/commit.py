@@ -224,7 +224,12 @@ def create(path: str | os.PathLike[str], first: Manifest) -> None:
     """Make an empty store at ``path``, where nothing is yet: its root manifest is ``first``."""
     raw = first.encode()
     check_outside(path)
-    with new_home(path, "create a store at", _check_empty) as (root, staging), WriterLock(staging):
+
+    def check(root: Home) -> None:
+        _check_empty(root)
+        TombstoneFile(path).check_owner()
+
+    with new_home(path, "create a store at", check) as (root, staging), WriterLock(staging):
         _check_empty(root)  # again: whoever held the lock may have made a store
         root.swap(FILE, raw)
 

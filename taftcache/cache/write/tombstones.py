@@ -4,10 +4,11 @@ what was released privately, so that no store at its place begins with a fresh b
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -15,9 +16,10 @@ import msgspec
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.ledger import Charge
+from taftcache.cache.format.manifest import FILE
 from taftcache.cache.format.parts import Tombstones
 from taftcache.cache.place.address import is_bucket
-from taftcache.cache.place.failure import advice, cause
+from taftcache.cache.place.failure import advice, cause, too_large
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.cache.read.around import REMEMBERED
 from taftcache.errors import FormatError, IntegrityError, StoreError, StoreWriteError
@@ -62,6 +64,9 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         return cls(digest(canonical(rest)), FORMAT, version, keys, charges)
 
 
+_Found = tuple[_File, os.stat_result]
+
+
 class TombstoneFile:
     """``<store>.forgotten``: the keyed hashes of what a store at this place has forgotten, their keys, and what private
     trainings released about its rows.
@@ -72,7 +77,8 @@ class TombstoneFile:
     whatever links a path goes through. A file beside a link, left from where the folder lay before, is read too, and
     merged into this one at the next write. A store in a bucket has no such file: only this object remembers what is
     added. ``add``, ``destroy_key`` and ``destroy_keys`` write at once; what ``merge``, ``consider`` and ``add_charges``
-    take in waits for the next write.
+    take in waits for the next write. Whoever may write to the folder around the store may put such a file there, with a
+    key of his own: `check_owner` comes before its keys are used.
 
     Raises:
         IntegrityError: the file is damaged. FormatError: it is of another version. StoreError: it cannot be read.
@@ -85,18 +91,20 @@ class TombstoneFile:
         self._charges: dict[str, Charge] = {}
         self._saved: _Contents | None = {}, {}  # what the file has; None: it must be rewritten
         self._mode = PRIVATE
+        self._stranger = "", ""  # a file that others may have written, and who
         if is_bucket(store):
             return
-        self.file = _beside(Path(os.path.realpath(store)))
+        real = Path(os.path.realpath(store))
+        self.file = _beside(real)
         by_link = _beside(Path(os.path.abspath(store)))
         by_link = Path(os.path.realpath(by_link.parent)) / by_link.name
         if by_link != self.file and (found := _read(by_link)) is not None:
             self._earlier = by_link
-            self._take(found)
+            self._take(found, by_link, real)
         if (found := _read(self.file)) is not None:
-            self._take(found)
+            self._take(found, self.file, real)
             self._saved = dict(self._by_key), dict(self._charges)
-            self._mode = stat.S_IMODE(self.file.stat().st_mode)
+            self._mode = stat.S_IMODE(found[1].st_mode)
         if self._earlier is not None:
             self._saved = None
 
@@ -178,10 +186,23 @@ class TombstoneFile:
         """Whether all of ``tombstones`` are remembered."""
         return self.under(key) >= frozenset(tombstones)
 
-    def _take(self, found: _File) -> None:
-        for under in found.keys:
+    def check_owner(self) -> None:
+        """StoreError if others than those who write to the store may have written the file, and so know its keys."""
+        file, who = self._stranger
+        if who:
+            raise StoreError(
+                f"cannot trust the tombstones beside the store: {who}, so others may know the key in their file",
+                got=file,
+                do="if you trust it, put a copy of your own in its place (cp, chmod 600, mv -f); else move it away",
+            )
+
+    def _take(self, found: _Found, file: Path, store: Path) -> None:
+        contents, made = found
+        for under in contents.keys:
             self.consider(bytes.fromhex(under.key), under.tombstones)
-        self.add_charges(found.charges)
+        self.add_charges(contents.charges)
+        if who := _written_by_others(made, file, store):
+            self._stranger = str(file), who
 
     @property
     def is_saved(self) -> bool:
@@ -229,14 +250,42 @@ def _beside(store: Path) -> Path:
     return store.with_name(store.name + REMEMBERED)
 
 
-def _read(file: Path) -> _File | None:
-    """The file; None where there is none."""
+def _written_by_others(made: os.stat_result, file: Path, store: Path) -> str:
+    """How others than those who may write to the ``store`` may have written the ``file`` beside it, whose status was
+    ``made``; "" if they may not.
+
+    Where several write to one store, the file is that of one who has made a commit.
+    """
+    around, there = file.parent.stat(), None
+    with suppress(FileNotFoundError):
+        there = store.stat()
+    if there is not None and there.st_mode & stat.S_IWOTH:  # anyone may write to the store; or there are no modes
+        return ""
+    if made.st_mode & stat.S_IWOTH:
+        return "anyone may write to them"
+    writers = {os.geteuid(), 0, around.st_uid} | ({there.st_uid} if there is not None else set())
+    commits = (own.stat().st_uid for name in (FILE, "ledger/*.json") for own in store.glob(name))
+    if made.st_uid in writers or made.st_uid in commits:
+        return ""
+    try:
+        name = pwd.getpwuid(made.st_uid).pw_name
+    except KeyError:
+        name = str(made.st_uid)
+    return f"they belong to another user ({name})"
+
+
+def _read(file: Path) -> _Found | None:
+    """The file, and its status; None where there is none."""
     try:
         folder = Folder(file.parent)
     except OSError:
         return None
     try:
-        raw = folder.read(file.name, MAX_BYTES)
+        fd, size = folder.open(file.name)
+        with os.fdopen(fd, "rb") as opened:
+            if size > MAX_BYTES:
+                raise too_large(file.name, size, MAX_BYTES)
+            raw, made = opened.read(size), os.fstat(fd)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -247,7 +296,7 @@ def _read(file: Path) -> _File | None:
         ) from None
     finally:
         folder.close()
-    return _decode(raw, file)
+    return _decode(raw, file), made
 
 
 def are_tombstones(raw: bytes) -> bool:

@@ -18,7 +18,7 @@ from taftcache.stages.forget.chain import check_beside, check_ledger
 from taftcache.stages.forget.finding import Finding, Findings
 from taftcache.stages.forget.forgetting import forget
 from taftcache.stages.forget.models import check_models, looser_than_recorded
-from taftcache.stages.forget.pin import Pin, check_pin, move_pin
+from taftcache.stages.forget.pin import Pin, check_pin, move_pin, note_unpinned
 from taftcache.stages.forget.receipts import check_receipts
 from taftcache.stages.forget.traces import check_damage, check_leftovers, check_names
 from taftcache.stages.progress import Progress, or_silent
@@ -83,7 +83,8 @@ def audit(
     again.
 
     Args:
-        public_key: hex; the ledger must not be empty, and every entry must be signed with this key.
+        public_key: hex; the ledger must not be empty, and every entry must be signed with this key. Without ``head`` a
+            note says which entry is the newest, because signatures do not show that later ones were cut off.
         head: a file outside the store that pins the ledger's newest entry. The ledger must continue from the entry it
             names; after an audit without findings the file is created or brought up to date. If it cannot be written,
             the report's ``unsaved`` says why, for the next audit will not know of any later entry.
@@ -120,6 +121,8 @@ def audit(
         check_receipts(store, to)
         if head is not None:
             check_pin(store, Path(head), to)
+        elif key is not None:
+            note_unpinned(store, to)
         check_damage(store, progress, to)
         check_leftovers(store, to)
         check_names(store, to)

@@ -15,7 +15,7 @@ from taftcache.errors import FormatError, IntegrityError, StoreError
 from taftcache.names import counted, typed
 from taftcache.privacy.budget import EVENT
 from taftcache.stages.forget.finding import Findings
-from taftcache.stages.signature import is_signed, signed_text
+from taftcache.stages.signature import STORE, is_signed, signed_text, store_digest
 
 Entry = Mapping[str, Any]
 DESTROYED, FORGOTTEN = "destroy-key", "forget"
@@ -50,7 +50,7 @@ def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> t
     except StoreError as error:
         to.found("ledger", "ledger/", error.fault)
         return 0, 0
-    valid = _signatures(entries, public_key, to)
+    valid = _signatures(entries, public_key, store_digest(store), to)
     with suppress(IntegrityError, FormatError):  # a damaged list of tombstones: verify has said it
         _ties(entries, store.manifest.tombstones, to)
     _dates(entries, to)
@@ -112,9 +112,10 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
         )
 
 
-def _signatures(entries: Sequence[Entry], public_key: str | None, to: Findings) -> int:
-    """How many signatures are valid. An entry without one is covered by a later valid one, which signs its digest."""
-    valid, unsigned, covered = 0, list[str](), list[str]()
+def _signatures(entries: Sequence[Entry], public_key: str | None, own: str, to: Findings) -> int:
+    """How many signatures are valid, in a store with that ``own`` digest. An entry without one, or with one that does
+    not name its store, is covered by a later valid one, which signs its digest."""
+    valid, unsigned, covered, nameless = 0, list[str](), list[str](), list[str]()
     for entry in entries:
         where = _place(entry)
         if "signature" not in entry:
@@ -123,9 +124,12 @@ def _signatures(entries: Sequence[Entry], public_key: str | None, to: Findings) 
             to.found("signature", where, "the signature is not that of the receipt")
         elif public_key is not None and entry["public_key"] != public_key:
             to.found("signature", where, f"signed with another key, {entry['public_key']}", OTHER_KEY)
+        elif entry.get(STORE, own) != own:
+            to.found("signature", where, "it was signed in another store")
         else:
             valid += 1
             covered, unsigned = [*covered, *unsigned], []
+            nameless = [] if STORE in entry else [*nameless, where]
     if public_key is None:
         return valid
     if not entries:
@@ -134,6 +138,11 @@ def _signatures(entries: Sequence[Entry], public_key: str | None, to: Findings) 
         to.found("signature", where, "the entry is not signed", UNSIGNED)
     if covered:
         to.notes.append(f"{', '.join(covered)}: not signed, but named by an entry after it that is")
+    if nameless:
+        to.notes.append(
+            f"{', '.join(nameless)}: the signature, of an earlier build, does not say of which store it is; that of "
+            "the next signed request covers it"
+        )
     return valid
 
 

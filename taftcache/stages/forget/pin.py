@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -82,6 +83,16 @@ def check_pin(store: FeatureStore, file: Path, to: Findings) -> None:
         to.found("head", str(file), f"the ledger had {counted(pin.entries, 'entry')}, and has {now.entries}")
     elif _head_after(store, pin.entries) not in (pin.head, None):
         to.found("head", str(file), f"entry {pin.entries} of the ledger is another than it was")
+
+
+def note_unpinned(store: FeatureStore, to: Findings) -> None:
+    """Note which entry is the newest: signatures do not show that there were others after it."""
+    with suppress(StoreError):  # `check_ledger` reports it
+        for entry in store.ledger()[-1:]:
+            to.notes.append(
+                f"the newest entry is ledger/{entry['seq']:06d} of {entry.get('time', 'an unknown date')}: a signature "
+                "does not show whether later ones were cut off; --ledger-head FILE would"
+            )
 
 
 def move_pin(store: FeatureStore, file: Path) -> list[str]:
