@@ -18,13 +18,33 @@ STUDENT = "student"  # the section of a teaching recipe that names the model
 WeightsKind = Literal["bundled", "pretrained", "file", "folder"]
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_ADDRESS = re.compile(r"[Ss]3:|[A-Za-z][A-Za-z0-9+.-]+:/")  # of a bucket, or meant to be
+# In the names of variables that hold secrets: a recipe may be a stranger's, and errors and logs show paths.
+_SECRET = re.compile("key|token|secret|passw|passphrase|credential|(^|_)(pass|pw|pat|auth|cookie)(_|$)", re.IGNORECASE)
 
 
 def expand_path(text: str) -> Path:
-    """``text`` with ``${VAR}`` and a leading ``~`` replaced; RecipeError for a variable or a user that is not there."""
+    """``text`` with ``${VAR}`` and a leading ``~`` replaced.
+
+    Raises:
+        RecipeError: a variable or a user that is not there; a variable whose name says that it holds a secret; any
+            variable in a bucket's address, to whose owner it would be sent.
+    """
 
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
+        if _ADDRESS.match(text):
+            raise RecipeError(
+                f"a bucket's address uses the environment variable {name}, which the bucket's owner would see",
+                got=text,
+                do="write the address out, or put the whole beginning into one variable: ${STORES}/NAME",
+            )
+        if _SECRET.search(name):
+            raise RecipeError(
+                f"a path uses the environment variable {name}, which by its name holds a secret",
+                got=text,
+                do="write the path out, or use a variable of another name",
+            )
         if not os.environ.get(name):
             raise RecipeError(
                 f"a path uses the environment variable {name}, which is not set",

@@ -23,6 +23,7 @@ from taftcache.backbone.device import float64_device, resolve_device
 from taftcache.backbone.files import BUNDLED, expand_path, file_digest, weights_file
 from taftcache.backbone.model import in_precision, load_backbone, weights_digest, wrap_model
 from taftcache.backbone.saved import save_backbone
+from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec, backbone_of
 from taftcache.backbone.student import build_student
 from taftcache.errors import BackboneError, RecipeError, SolveError
@@ -329,6 +330,34 @@ def test_paths_expand_and_name_a_missing_variable(monkeypatch, tmp_path):
     monkeypatch.setenv("NOWHERE", "")
     with pytest.raises(RecipeError, match="NOWHERE"):
         load_backbone(BackboneSpec(model="x", weights="${NOWHERE}/a.safetensors"))
+
+
+@pytest.mark.law("A recipe learns no secret of its reader: no path takes one from the environment, no address anything")
+@pytest.mark.parametrize(
+    "name",
+    ["AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "openai_apikey", "PGPASSWORD", "DB_PASS", "GOOGLE_APPLICATION_CREDENTIALS"],
+)
+def test_no_path_takes_a_secret_from_the_environment(monkeypatch, name):
+    monkeypatch.setenv(name, "of-the-reader")
+    for spec in ({"data": {"source": "folder", "train": f"/x/${{{name}}}"}}, {"store": {"path": f"a/${{{name}}}"}}):
+        recipe = parse_recipe(spec)
+        with pytest.raises(RecipeError, match=f"{name}, which by its name holds a secret") as caught:
+            open_source(recipe.data) if "data" in spec else recipe.store_path
+        assert "of-the-reader" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["s3://bucket", "s3:/bucket", "S3://bucket", "gs://bucket"])
+def test_no_bucket_is_sent_a_variable(monkeypatch, address):
+    monkeypatch.setenv("DATABASE", "of-the-reader")
+    with pytest.raises(RecipeError, match="a bucket's address uses the environment variable DATABASE") as caught:
+        _ = parse_recipe({"store": {"path": f"{address}/${{DATABASE}}"}}).store_path
+    assert "of-the-reader" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["TAFTCACHE_DATA", "HOME", "USER", "SCRATCH", "PATH_TO_AUTHORS", "COMPASS"])
+def test_other_variables_are_taken(monkeypatch, name):
+    monkeypatch.setenv(name, "s3://mine")
+    assert str(expand_path(f"${{{name}}}/x")) == "s3:/mine/x"
 
 
 def test_preprocessing_overrides_and_their_limits():
