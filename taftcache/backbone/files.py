@@ -67,6 +67,14 @@ def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
     if spec.weights == "bundled":
         return "bundled"
     if spec.weights == "pretrained":
+        source, _, folder = (spec.model or "").partition(":")
+        if source.lower() == "local-dir" and not (Path(folder) / WEIGHTS_NAME).is_file():
+            # timm would load a pickle of the folder
+            raise BackboneError(
+                f"no {WEIGHTS_NAME} in the folder of the model: other formats can run code while loading",
+                got=f"{section}.model = {spec.model!r}",
+                do="convert the folder's weights with safetensors.torch.save_file",
+            )
         return "pretrained"
     if (nowhere := missing_place(spec)) is not None:
         raise BackboneError(

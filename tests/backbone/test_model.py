@@ -31,6 +31,7 @@ from taftcache.recipe import parse_recipe, recipe_values
 from taftcache.solve.settings import Arithmetic
 from taftcache.tangent.device import full_float32
 from tests.backbone.registry import SMALL, images, small_backbone
+from tests.stages.hub import Repo, asked
 
 
 @pytest.fixture
@@ -295,6 +296,45 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, tmp_path, caplog)
         load_backbone(BackboneSpec(model="vit_tiny_patch16_224", weights="pretrained"))
     assert [r.message for r in caplog.records if "Retry" in r.message] == []
     assert not constants.HF_HUB_OFFLINE
+
+
+@pytest.fixture
+def pickled(tmp_path, monkeypatch):
+    """A model folder in timm's layout whose weights are a pickle that no test may load; and its true state."""
+    backbone = small_backbone(seed=3)
+    save_backbone(backbone, tmp_path / "folder")
+    (tmp_path / "folder" / "model.safetensors").rename(tmp_path / "state")
+    for name in ("pytorch_model.bin", "other.bin"):
+        torch.save(backbone.model.state_dict(), tmp_path / "folder" / name)
+    monkeypatch.setattr(torch, "load", lambda *a, **k: pytest.fail("a pickle was loaded"))
+    return tmp_path / "folder", tmp_path / "state", backbone.weights_digest
+
+
+@pytest.mark.law("No pickle of a stranger's model is loaded: of folders and of the hub only model.safetensors")
+@pytest.mark.parametrize("prefix", ["local-dir:", "Local-Dir:"])
+def test_no_pickle_of_a_folder_is_loaded(pickled, prefix):
+    folder, state, digest = pickled
+    spec = BackboneSpec(model=f"{prefix}{folder}", weights="pretrained")
+    with pytest.raises(BackboneError, match=r"no model\.safetensors in the folder of the model"):
+        load_backbone(spec)
+    state.rename(folder / "model.safetensors")
+    assert load_backbone(spec).weights_digest == digest
+
+
+@pytest.mark.parametrize("named", [{}, {"hf_hub_filename": "other.bin", "custom_load": "hf"}])
+def test_no_pickle_of_a_hub_is_loaded(pickled, tmp_path, named):
+    folder, state, digest = pickled
+    written = json.loads((folder / "config.json").read_bytes())
+    written["pretrained_cfg"] |= named
+    spec = BackboneSpec(model="hf-hub:a/b", weights="pretrained")
+    with asked(tmp_path) as hub:
+        files = {file.name: file.read_bytes() for file in folder.iterdir()}
+        files["config.json"] = json.dumps(written).encode()
+        hub.repos["a/b"] = Repo(False, {"main": files})
+        with pytest.raises(BackboneError, match=r"no pretrained weights of hf-hub:a/b(.|\n)*must have model\.safetensors"):
+            load_backbone(spec)
+        hub.repos["a/b"].branches["main"] = files | {"model.safetensors": state.read_bytes()}
+        assert load_backbone(spec).weights_digest == digest
 
 
 def test_without_the_hub_the_whole_command_is_named_that_takes_weights_from_a_file(monkeypatch, tmp_path):
