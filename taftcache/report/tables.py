@@ -26,11 +26,14 @@ def comma_separated(rows: Sequence[Mapping[str, object]]) -> str:
 
     A text that a spreadsheet would compute gets an apostrophe: the name of an image or a class may be anybody's.
     """
+    columns = columns_of(rows)
+    return "".join(map(_line, [columns, *([row.get(column) for column in columns] for row in rows)]))
+
+
+def _line(cells: Iterable[object]) -> str:
     out = io.StringIO()
-    writer = csv.DictWriter(out, columns_of(rows), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _defused(value) for key, value in row.items()} for row in rows)
-    return out.getvalue()
+    csv.writer(out, lineterminator="\r\n").writerow(map(_defused, cells))  # puts texts with either sign in quotes
+    return out.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _defused(value: object) -> object:
