@@ -27,7 +27,7 @@ BEYOND = 1 << 28  # most numbers that a model has beyond its file: a head of man
 
 # For a repository of the hub, which a recipe or a store names: without this, timm loads a pickle where there is no such
 # file, or whatever file the repository's own config.json names.
-_SAFE = {"pretrained_cfg_overlay": {"hf_hub_filename": WEIGHTS_NAME, "custom_load": False}}
+_SAFE = {"hf_hub_filename": WEIGHTS_NAME, "custom_load": False}
 _FILLING = {"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_"}  # a truncated normal is drawn with these
 
 
@@ -63,9 +63,8 @@ def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pr
     hook = on_parameter(count)
     try:
         with on_the_cpu(), torch.random.fork_rng(devices=[]), nullcontext() if file is None else _Unfilled():
-            model: Any = timm.create_model(
-                name, pretrained=pretrained, **options, **(_SAFE if pretrained and is_of_hub(name) else {})
-            )
+            overlay = _SAFE if pretrained and is_of_hub(name) else None
+            model: Any = timm.create_model(name, pretrained=pretrained, pretrained_cfg_overlay=overlay, **options)
     finally:
         hook.remove()
     if not getattr(model, "pretrained_cfg", None):

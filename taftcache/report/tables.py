@@ -27,7 +27,7 @@ def comma_separated(rows: Sequence[Mapping[str, object]]) -> str:
     A text that a spreadsheet would compute gets an apostrophe: the name of an image or a class may be anybody's.
     """
     columns = columns_of(rows)
-    return "".join(map(_line, [columns, *([row.get(column) for column in columns] for row in rows)]))
+    return _line(columns) + "".join(_line(row.get(column) for column in columns) for row in rows)
 
 
 def _line(cells: Iterable[object]) -> str:

@@ -163,7 +163,7 @@ def leading_to(url: str) -> Iterator[Path]:
     with TemporaryDirectory(prefix="taftcache-") as folder:
         file = Path(folder) / "page.html"
         file.touch(0o600)
-        file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={url}"><a href="{url}">The page</a>\n')
+        file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={url}"><a href="{url}">Page</a>\n')
         yield file
 
 

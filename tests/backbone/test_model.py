@@ -331,7 +331,9 @@ def test_no_pickle_of_a_hub_is_loaded(pickled, tmp_path, named):
         files = {file.name: file.read_bytes() for file in folder.iterdir()}
         files["config.json"] = json.dumps(written).encode()
         hub.repos["a/b"] = Repo(False, {"main": files})
-        with pytest.raises(BackboneError, match=r"no pretrained weights of hf-hub:a/b(.|\n)*must have model\.safetensors"):
+        with pytest.raises(
+            BackboneError, match=r"no pretrained weights of hf-hub:a/b(.|\n)*must have model\.safetensors"
+        ):
             load_backbone(spec)
         hub.repos["a/b"].branches["main"] = files | {"model.safetensors": state.read_bytes()}
         assert load_backbone(spec).weights_digest == digest

@@ -336,7 +336,9 @@ def test_postscript_that_a_program_opened_is_not_run():
         to_rgb(Image.open(io.BytesIO(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n%%EOF\n")))
 
 
-@pytest.mark.parametrize("format", ["AVIF", "DDS", "GIF", "ICO", "JPEG2000", "MPO", "PCX", "SGI", "TGA", "TIFF", "WEBP"])
+@pytest.mark.parametrize(
+    "format", ["AVIF", "DDS", "GIF", "ICO", "JPEG2000", "MPO", "PCX", "SGI", "TGA", "TIFF", "WEBP"]
+)
 def test_what_pillow_decodes_by_itself_is_read(tmp_path, format):
     if format not in Image.registered_extensions().values():
         pytest.skip("this Pillow lacks it")

@@ -407,9 +407,9 @@ def test_a_browser_is_not_started_with_the_token(store, tmp_path):
     opener = tmp_path / "xdg-open"
     opener.write_text(OPENER)
     opener.chmod(0o700)
-    code = "from taftcache.view.atlas import Atlas; Atlas.start = lambda self: None; from taftcache.cli import main; main()"
+    idle = "from taftcache.view.atlas import Atlas; Atlas.start = lambda self: None"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "view", str(store)],
+        [sys.executable, "-c", f"{idle}; from taftcache.cli import main; main()", "view", str(store)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )  # fmt: skip

@@ -55,7 +55,8 @@ def _decoded(file: Path | str | io.BytesIO) -> Image.Image:
         image = _opened(file)
     except UnidentifiedImageError:
         # PIL's text has an address in memory, which is another one every time; stores keep the reason.
-        raise UnidentifiedImageError(f"the file is in no format that is read: {', '.join(_COMMON + _FURTHER)}") from None
+        read = ", ".join(_COMMON + _FURTHER)
+        raise UnidentifiedImageError(f"the file is in no format that is read: {read}") from None
     with image:
         return to_rgb(image)
 

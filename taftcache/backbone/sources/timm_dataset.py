@@ -21,8 +21,8 @@ _PREFIXES = ("torch", "hfds")
 
 
 class TimmSource:
-    """The dataset ``name`` (``torch/cifar10``, ``hfds/user/set``, ...) at ``root``. Only ``hfds/`` may download: Hugging
-    Face's library then asks its hub.
+    """The dataset ``name`` (``torch/cifar10``, ``hfds/user/set``, ...) at ``root``. Only for ``hfds/`` may anything be
+    downloaded: Hugging Face's library asks its hub.
 
     Ids are the paths timm reports below ``root``, or ``<name>/<split>/<index>``; ``knows`` as for `numbers`.
     """
@@ -85,9 +85,7 @@ def _check(name: str, root: Path | None) -> None:
             " .tar file at data.root",
         )
     if root is not None and not root.exists():
-        raise DataError(
-            f"data.root is no folder or file of this machine: {root}", got=str(root), do="correct the path"
-        )
+        raise DataError(f"data.root is no folder or file of this machine: {root}", got=str(root), do="correct the path")
 
 
 def _labels(dataset: Any) -> tuple[list[int], list[str] | None]:
