@@ -35,13 +35,13 @@ def expand_path(text: str) -> Path:
         name = match.group(1)
         if _ADDRESS.match(text):
             raise RecipeError(
-                f"a bucket's address uses the environment variable {name}, which the bucket's owner would see",
+                f"a bucket's address cannot use an environment variable, here {name}: the bucket's owner would see it",
                 got=text,
                 do="write the address out, or put the whole beginning into one variable: ${STORES}/NAME",
             )
         if _SECRET.search(name):
             raise RecipeError(
-                f"a path uses the environment variable {name}, which by its name holds a secret",
+                f"a path cannot use the environment variable {name}, which by its name holds a secret",
                 got=text,
                 do="write the path out, or use a variable of another name",
             )

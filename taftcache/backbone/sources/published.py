@@ -85,7 +85,7 @@ def open_published(name: str, root: Path) -> tuple[ListedSource, ListedSource]:
         classes, train, test = dataset.read(place)
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"a published list of {name} at {place} has something else than it should",
+            f"a published list of {name} at {place} cannot be read",
             got=f"{type(error).__name__}: {error}",
             do="unpack the archive again",
         ) from error
@@ -199,7 +199,7 @@ def _matlab(file: Path, name: str) -> Iterable[Any]:
             raise ValueError(f"its {size} bytes unpack to more than {most}")
         shapes = {found: shape for found, shape, _ in whosmat(str(file))}
         if prod(shapes[name]) > size:  # each element becomes an object of Python
-            raise ValueError(f"it has {prod(shapes[name])} elements in {size} bytes")
+            raise ValueError(f"it has {prod(shapes[name])} elements, but only {size} bytes")
         return np.atleast_1d(loadmat(str(file), variable_names=[name], squeeze_me=True)[name])
     except MemoryError:
         raise

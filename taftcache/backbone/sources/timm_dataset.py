@@ -85,7 +85,7 @@ def _check(name: str, root: Path | None) -> None:
             " .tar file at data.root",
         )
     if root is not None and not root.exists():
-        raise DataError(f"data.root is no folder or file of this machine: {root}", got=str(root), do="correct the path")
+        raise DataError(f"data.root is not there, or not on this machine: {root}", got=str(root), do="correct the path")
 
 
 def _labels(dataset: Any) -> tuple[list[int], list[str] | None]:
