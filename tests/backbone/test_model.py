@@ -391,7 +391,7 @@ def test_no_path_takes_a_secret_from_the_environment(monkeypatch, name):
 @pytest.mark.parametrize("address", ["s3://bucket", "s3:/bucket", "S3://bucket", "gs://bucket"])
 def test_no_bucket_is_sent_a_variable(monkeypatch, address):
     monkeypatch.setenv("DATABASE", "of-the-reader")
-    with pytest.raises(RecipeError, match="a bucket's address cannot use an environment variable, here DATABASE") as caught:
+    with pytest.raises(RecipeError, match="address cannot use an environment variable, here DATABASE") as caught:
         _ = parse_recipe({"store": {"path": f"{address}/${{DATABASE}}"}}).store_path
     assert "of-the-reader" not in str(caught.value)
 
