@@ -262,8 +262,9 @@ def test_an_image_of_timms_folder_that_does_not_decode_is_named(folder):
         ("WDS/x", ".", "kind 'WDS/'"),
         ("tfds/mnist", ".", "kind 'tfds/'"),
         ("hfids/somebody/something", ".", "kind 'hfids/'"),
-        ("hfds/somebody/something", "s3://bucket/cache", "not on this machine"),
-        ("folder", "pipe:touch ran", "not on this machine"),
+        ("hfds/somebody/something", "s3://bucket/cache", "not a folder on this machine"),
+        ("folder", __file__, "not a folder on this machine"),  # beside a large .tar, timm reads a pickle
+        ("folder", "pipe:touch ran", "not a folder on this machine"),
     ],
 )
 def test_what_timm_would_run_or_stream_is_refused(monkeypatch, train, root, named):

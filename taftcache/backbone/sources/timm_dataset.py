@@ -1,4 +1,4 @@
-"""Map-style datasets that ``timm.data.create_dataset`` makes: torchvision's, folders, archives, Hugging Face's."""
+"""Map-style datasets that ``timm.data.create_dataset`` makes: torchvision's, folders, Hugging Face's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taftcache.backbone.sources.rgb import decode_rgb, open_rgb, to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
 
-# What may stand before the first slash of a name; without a slash, timm reads the folder or archive at ``root``. All
+# What may stand before the first slash of a name; without a slash, timm reads the folder at ``root``. All
 # others stream: their labels cannot be listed, and webdataset runs a ``root`` that begins with "pipe:" as a command.
 _PREFIXES = ("torch", "hfds")
 
@@ -81,11 +81,10 @@ def _check(name: str, root: Path | None) -> None:
         raise DataError(
             f"timm's datasets of the kind {prefix + slash!r} are not read",
             got=f"the dataset {name!r}",
-            do=f"{' or '.join(f'{known}/NAME' for known in _PREFIXES)}, or a name without a slash for the folder or"
-            " .tar file at data.root",
+            do=f"{' or '.join(f'{known}/NAME' for known in _PREFIXES)}, or a name without a slash for the folder data.root",
         )
-    if root is not None and not root.exists():
-        raise DataError(f"data.root is not there, or not on this machine: {root}", got=str(root), do="correct the path")
+    if root is not None and not root.is_dir():
+        raise DataError(f"data.root is not a folder on this machine: {root}", got=str(root), do="correct the path")
 
 
 def _labels(dataset: Any) -> tuple[list[int], list[str] | None]:
