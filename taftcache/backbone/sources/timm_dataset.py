@@ -81,7 +81,7 @@ def _check(name: str, root: Path | None) -> None:
         raise DataError(
             f"timm's datasets of the kind {prefix + slash!r} are not read",
             got=f"the dataset {name!r}",
-            do=f"{' or '.join(f'{known}/NAME' for known in _PREFIXES)}, or a name without a slash for the folder data.root",
+            do=f"{' or '.join(f'{known}/NAME' for known in _PREFIXES)}, or a name without a slash for a folder",
         )
     if root is not None and not root.is_dir():
         raise DataError(f"data.root is not a folder on this machine: {root}", got=str(root), do="correct the path")
