@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook as on_parameter
 from torch.overrides import TorchFunctionMode
 
+from taftcache.backbone.files import WEIGHTS_NAME
 from taftcache.errors import BackboneError
 from taftcache.tangent.device import on_the_cpu
 
@@ -24,6 +25,9 @@ TENSORS = 10_000  # most parameters of a model; timm's have at most 2,000
 NUMBERS = 1 << 34  # most numbers in them; timm's have at most half as many
 BEYOND = 1 << 28  # most numbers that a model has beyond its file: a head of many classes, a finer grid of positions
 
+# For a repository of the hub, which a recipe or a store names: without this, timm loads a pickle where there is no such
+# file, or whatever file the repository's own config.json names.
+_SAFE = {"hf_hub_filename": WEIGHTS_NAME, "custom_load": False}
 _FILLING = {"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_"}  # a truncated normal is drawn with these
 
 
@@ -59,12 +63,18 @@ def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pr
     hook = on_parameter(count)
     try:
         with on_the_cpu(), torch.random.fork_rng(devices=[]), nullcontext() if file is None else _Unfilled():
-            model: Any = timm.create_model(name, pretrained=pretrained, **options)
+            overlay = _SAFE if pretrained and is_of_hub(name) else None
+            model: Any = timm.create_model(name, pretrained=pretrained, pretrained_cfg_overlay=overlay, **options)
     finally:
         hook.remove()
     if not getattr(model, "pretrained_cfg", None):
         model.pretrained_cfg = _described(name)
     return model
+
+
+def is_of_hub(name: str) -> bool:
+    """Whether timm takes the model from a repository of the hub, not from its own list or a folder."""
+    return ":" in name and not name.lower().startswith("local-dir:")
 
 
 def _described(name: str) -> dict[str, Any]:

@@ -18,13 +18,33 @@ STUDENT = "student"  # the section of a teaching recipe that names the model
 WeightsKind = Literal["bundled", "pretrained", "file", "folder"]
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_ADDRESS = re.compile(r"[Ss]3:|[A-Za-z][A-Za-z0-9+.-]+:/")  # of a bucket, or meant to be
+# In the names of variables that hold secrets: a recipe may be a stranger's, and errors and logs show paths.
+_SECRET = re.compile("key|token|secret|passw|passphrase|credential|(^|_)(pass|pw|pat|auth|cookie)(_|$)", re.IGNORECASE)
 
 
 def expand_path(text: str) -> Path:
-    """``text`` with ``${VAR}`` and a leading ``~`` replaced; RecipeError for a variable or a user that is not there."""
+    """``text`` with ``${VAR}`` and a leading ``~`` replaced.
+
+    Raises:
+        RecipeError: a variable or a user that is not there; a variable whose name says that it holds a secret; any
+            variable in a bucket's address, to whose owner it would be sent.
+    """
 
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
+        if _ADDRESS.match(text):
+            raise RecipeError(
+                f"a bucket's address cannot use an environment variable, here {name}: the bucket's owner would see it",
+                got=text,
+                do="write the address out, or put the whole beginning into one variable: ${STORES}/NAME",
+            )
+        if _SECRET.search(name):
+            raise RecipeError(
+                f"a path cannot use the environment variable {name}, which by its name holds a secret",
+                got=text,
+                do="write the path out, or use a variable of another name",
+            )
         if not os.environ.get(name):
             raise RecipeError(
                 f"a path uses the environment variable {name}, which is not set",
@@ -47,6 +67,14 @@ def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
     if spec.weights == "bundled":
         return "bundled"
     if spec.weights == "pretrained":
+        source, _, folder = (spec.model or "").partition(":")
+        if source.lower() == "local-dir" and not (Path(folder) / WEIGHTS_NAME).is_file():
+            # timm would load a pickle of the folder
+            raise BackboneError(
+                f"no {WEIGHTS_NAME} in the folder of the model: other formats can run code while loading",
+                got=f"{section}.model = {spec.model!r}",
+                do="convert the folder's weights with safetensors.torch.save_file",
+            )
         return "pretrained"
     if (nowhere := missing_place(spec)) is not None:
         raise BackboneError(

@@ -17,7 +17,7 @@ import torch
 from timm.data.config import resolve_model_data_config
 from torch import nn
 
-from taftcache.backbone.build import build, check_sizes
+from taftcache.backbone.build import build, check_sizes, is_of_hub
 from taftcache.backbone.device import resolve_device
 from taftcache.backbone.every_block import EveryBlock
 from taftcache.backbone.files import file_digest, weights_file, weights_folder, weights_kind
@@ -171,7 +171,8 @@ def not_built(
         return BackboneError(
             f"no pretrained weights of {name} here: neither in the Hugging Face cache nor to be downloaded",
             got=got,
-            do="connect to the network once, or take the weights from a file: "
+            do=("the repository must have model.safetensors, for other files can run code: " if is_of_hub(name) else "")
+            + "connect to the network once, or take the weights from a file: "
             + _said(section, "weights", f"init PLACE --model {name} --weights FILE.safetensors"),
         )
     return BackboneError(f"timm cannot build the model {name}", got=got, do=f"correct {section}.model_args")

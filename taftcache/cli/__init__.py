@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import logging
 import os
 import re
 import shlex
@@ -41,7 +42,7 @@ from taftcache.errors import (
     UnknownSample,
     first_line,
 )
-from taftcache.terminal.console import OUT, Unwritten, complain, note, print_json
+from taftcache.terminal.console import OUT, LogLines, Unwritten, complain, note, print_json
 
 # click's, or typer's own copy of it, whichever this typer has
 UsageError: Any = typer.BadParameter.__base__
@@ -187,7 +188,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def _prepare() -> None:
-    """Set what libraries read when they are loaded, and mend standard output."""
+    """Set what libraries read when they are loaded, how they log, and mend standard output."""
+    if logging.lastResort:
+        logging.lastResort.setFormatter(LogLines())
     # Linear algebra threads that spin while they wait occupy the cores that they wait for: beside other work a solve
     # took several times as long. So they spin only a hundredth as long as libgomp's default. libgomp reads this when
     # torch is loaded. If the user has set OMP_WAIT_POLICY, that holds.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from shutil import which
 from typing import Annotated
 
 import typer
@@ -207,7 +209,7 @@ def view(
     Example: taftcache view stores/quickstart
     """
     from taftcache.view.atlas import Atlas
-    from taftcache.view.server import ViewServer
+    from taftcache.view.server import ViewServer, leading_to
 
     with ExitStack() as stack:
         opened = stack.enter_context(taftcache.FeatureStore(store))
@@ -215,15 +217,24 @@ def view(
         server = stack.enter_context(ViewServer(Atlas(opened), port, consent_to(images), other))
         try:
             show_address(server.url, [refused] if (refused := server.shown.pictures.refused) else [])
-            if browser:
-                typer.launch(server.url)
-            server.wait()
+            with leading_to(server.url) if browser else nullcontext() as file:
+                if file is not None:
+                    _open(file)
+                server.wait()
         except KeyboardInterrupt:
             complain("taftcache: the page is closed")
             # End at once, without waiting for the libraries' threads: they take up to a minute to stop, or abort an
             # interpreter that ends before them. The page has written nothing that could be lost.
             sys.stdout.flush()
             os._exit(0)
+
+
+def _open(file: Path) -> None:
+    """Have a browser show a file, if there is one; quietly, as typer has an address shown, but not a file."""
+    if opener := which("xdg-open"):
+        subprocess.Popen([opener, str(file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    else:
+        typer.launch(str(file))
 
 
 @commands.command()

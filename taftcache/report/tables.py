@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
+
+# As in the page's CSV (files.js), but a number as text stays as it is: a class may be called -1.
+_FORMULA = re.compile(r"(?![+-]?[\d.]+\Z)[=+\-@\t\r]")
 
 
 def columns_of(rows: Iterable[Mapping[str, object]]) -> list[str]:
@@ -18,12 +22,22 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> lis
 
 
 def comma_separated(rows: Sequence[Mapping[str, object]]) -> str:
-    """CSV with a header; a key that a row lacks leaves its field empty."""
+    """CSV with a header; a key that a row lacks leaves its field empty.
+
+    A text that a spreadsheet would compute gets an apostrophe: the name of an image or a class may be anybody's.
+    """
+    columns = columns_of(rows)
+    return _line(columns) + "".join(_line(row.get(column) for column in columns) for row in rows)
+
+
+def _line(cells: Iterable[object]) -> str:
     out = io.StringIO()
-    writer = csv.DictWriter(out, columns_of(rows), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    csv.writer(out, lineterminator="\r\n").writerow(map(_defused, cells))  # puts texts with either sign in quotes
+    return out.getvalue().removesuffix("\r\n") + "\n"
+
+
+def _defused(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
 def _bar(cells: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ QUOTED = re.compile(r'"([^"\\\n]*+(?:\\.[^"\\\n]*+)*+)(?:"|\\?$)', re.MULTILINE)
 DOUBLED = re.compile(r'"((?:[^"]++|"")*+)(?:"|\Z)')
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 SOURCES = {".py", ".js", ".html", ".css"}
-DEFUSED = ("'=", "'+", "'-", "'@")  # how the CSV of a report's page begins a text that a spreadsheet would compute
+DEFUSED = ("'=", "'+", "'-", "'@")  # how a CSV file of ours begins a text that a spreadsheet would compute
 LONGEST, DEEPEST = 4096, 64  # characters of a path, and how many of its endings are tried
 
 

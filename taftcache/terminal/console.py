@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import logging
 import os
 import re
 import sys
@@ -108,6 +109,18 @@ _LONGEST = 1_000_000  # characters of a line in a file or pipe
 SOON, LONG = 2.0, 20.0  # seconds after which a log says that a task is under way, and that it has ended
 BEAT = 5.0  # seconds between two checks on a task that tells nothing
 QUIET = 60.0  # seconds after which a log that said nothing says how far the task is
+
+
+class LogLines(logging.Formatter):
+    """What libraries log, as ``shown``: timm's log has the names of tensors in a file."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """See logging."""
+        return shown(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        """See logging; the lines of a traceback stay lines."""
+        return "\n".join(map(shown, super().formatException(ei).split("\n")))
 
 
 def complain(*texts: str) -> None:

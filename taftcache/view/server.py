@@ -9,10 +9,13 @@ import json
 import secrets
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -149,6 +152,19 @@ class ViewServer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+@contextmanager
+def leading_to(url: str) -> Iterator[Path]:
+    """A file that leads a browser to ``url`` and that this user alone can read; it goes when the context ends.
+
+    A browser is started with the file's path: all accounts of a machine see command lines, and the url has the token.
+    """
+    with TemporaryDirectory(prefix="taftcache-") as folder:
+        file = Path(folder) / "page.html"
+        file.touch(0o600)
+        file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={url}"><a href="{url}">Page</a>\n')
+        yield file
 
 
 class _Server(ThreadingHTTPServer):
@@ -308,9 +324,11 @@ class _Handler(BaseHTTPRequestHandler):
         origin = self.headers.get("Origin")
         if origin is not None and origin not in {f"http://{home}" for home in homes}:
             return HTTPStatus.FORBIDDEN
-        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            return HTTPStatus.FORBIDDEN
         parts = path.split("/")
+        # the file that a browser is started with (`leading_to`) is of another site, too: it may open the page itself
+        to_page = parts[2:] == [""] and self.headers.get("Sec-Fetch-Dest") == "document"
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin") and not to_page:
+            return HTTPStatus.FORBIDDEN
         if len(parts) != 3 or not hmac.compare_digest(parts[1].encode(), self.owner.token.encode()):
             return HTTPStatus.NOT_FOUND
         return None if parts[2] in self.owner.shown.routes else HTTPStatus.NOT_FOUND

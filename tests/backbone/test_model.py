@@ -23,6 +23,7 @@ from taftcache.backbone.device import float64_device, resolve_device
 from taftcache.backbone.files import BUNDLED, expand_path, file_digest, weights_file
 from taftcache.backbone.model import in_precision, load_backbone, weights_digest, wrap_model
 from taftcache.backbone.saved import save_backbone
+from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec, backbone_of
 from taftcache.backbone.student import build_student
 from taftcache.errors import BackboneError, RecipeError, SolveError
@@ -30,6 +31,7 @@ from taftcache.recipe import parse_recipe, recipe_values
 from taftcache.solve.settings import Arithmetic
 from taftcache.tangent.device import full_float32
 from tests.backbone.registry import SMALL, images, small_backbone
+from tests.stages.hub import Repo, asked
 
 
 @pytest.fixture
@@ -296,6 +298,47 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, tmp_path, caplog)
     assert not constants.HF_HUB_OFFLINE
 
 
+@pytest.fixture
+def pickled(tmp_path, monkeypatch):
+    """A model folder in timm's layout whose weights are a pickle that no test may load; and its true state."""
+    backbone = small_backbone(seed=3)
+    save_backbone(backbone, tmp_path / "folder")
+    (tmp_path / "folder" / "model.safetensors").rename(tmp_path / "state")
+    for name in ("pytorch_model.bin", "other.bin"):
+        torch.save(backbone.model.state_dict(), tmp_path / "folder" / name)
+    monkeypatch.setattr(torch, "load", lambda *a, **k: pytest.fail("a pickle was loaded"))
+    return tmp_path / "folder", tmp_path / "state", backbone.weights_digest
+
+
+@pytest.mark.law("No pickle of a stranger's model is loaded: of folders and of the hub only model.safetensors")
+@pytest.mark.parametrize("prefix", ["local-dir:", "Local-Dir:"])
+def test_no_pickle_of_a_folder_is_loaded(pickled, prefix):
+    folder, state, digest = pickled
+    spec = BackboneSpec(model=f"{prefix}{folder}", weights="pretrained")
+    with pytest.raises(BackboneError, match=r"no model\.safetensors in the folder of the model"):
+        load_backbone(spec)
+    state.rename(folder / "model.safetensors")
+    assert load_backbone(spec).weights_digest == digest
+
+
+@pytest.mark.parametrize("named", [{}, {"hf_hub_filename": "other.bin", "custom_load": "hf"}])
+def test_no_pickle_of_a_hub_is_loaded(pickled, tmp_path, named):
+    folder, state, digest = pickled
+    written = json.loads((folder / "config.json").read_bytes())
+    written["pretrained_cfg"] |= named
+    spec = BackboneSpec(model="hf-hub:a/b", weights="pretrained")
+    with asked(tmp_path) as hub:
+        files = {file.name: file.read_bytes() for file in folder.iterdir()}
+        files["config.json"] = json.dumps(written).encode()
+        hub.repos["a/b"] = Repo(False, {"main": files})
+        with pytest.raises(
+            BackboneError, match=r"no pretrained weights of hf-hub:a/b(.|\n)*must have model\.safetensors"
+        ):
+            load_backbone(spec)
+        hub.repos["a/b"].branches["main"] = files | {"model.safetensors": state.read_bytes()}
+        assert load_backbone(spec).weights_digest == digest
+
+
 def test_without_the_hub_the_whole_command_is_named_that_takes_weights_from_a_file(monkeypatch, tmp_path):
     """A file alone does not say which model it is of: what is advised must not be refused in turn."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -329,6 +372,34 @@ def test_paths_expand_and_name_a_missing_variable(monkeypatch, tmp_path):
     monkeypatch.setenv("NOWHERE", "")
     with pytest.raises(RecipeError, match="NOWHERE"):
         load_backbone(BackboneSpec(model="x", weights="${NOWHERE}/a.safetensors"))
+
+
+@pytest.mark.law("A recipe learns no secret of its reader: no path takes one from the environment, no address anything")
+@pytest.mark.parametrize(
+    "name",
+    ["AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "openai_apikey", "PGPASSWORD", "DB_PASS", "GOOGLE_APPLICATION_CREDENTIALS"],
+)
+def test_no_path_takes_a_secret_from_the_environment(monkeypatch, name):
+    monkeypatch.setenv(name, "of-the-reader")
+    for spec in ({"data": {"source": "folder", "train": f"/x/${{{name}}}"}}, {"store": {"path": f"a/${{{name}}}"}}):
+        recipe = parse_recipe(spec)
+        with pytest.raises(RecipeError, match=f"{name}, which by its name holds a secret") as caught:
+            open_source(recipe.data) if "data" in spec else recipe.store_path
+        assert "of-the-reader" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["s3://bucket", "s3:/bucket", "S3://bucket", "gs://bucket"])
+def test_no_bucket_is_sent_a_variable(monkeypatch, address):
+    monkeypatch.setenv("DATABASE", "of-the-reader")
+    with pytest.raises(RecipeError, match="address cannot use an environment variable, here DATABASE") as caught:
+        _ = parse_recipe({"store": {"path": f"{address}/${{DATABASE}}"}}).store_path
+    assert "of-the-reader" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["TAFTCACHE_DATA", "HOME", "USER", "SCRATCH", "PATH_TO_AUTHORS", "COMPASS"])
+def test_other_variables_are_taken(monkeypatch, name):
+    monkeypatch.setenv(name, "s3://mine")
+    assert str(expand_path(f"${{{name}}}/x")) == "s3:/mine/x"
 
 
 def test_preprocessing_overrides_and_their_limits():

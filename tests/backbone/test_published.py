@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.io
 from PIL import Image
 from scipy.io import savemat
 
@@ -191,3 +193,52 @@ def test_the_recipes_of_the_paper_name_them():
         reports = {*recipe.compare.reports}
         assert reports | {"table3"} == {*TITLES}
         assert ("table3" in reports) == (name in ("cub200", "cars")), "whose images the paper's is of"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "lines"),
+    [
+        ("pets", "oxford-iiit-pet/annotations/test.txt", ["Abyssinian_3"]),
+        ("pets", "oxford-iiit-pet/annotations/test.txt", ["Abyssinian_3 one 1 1"]),
+        ("cub200", "CUB_200_2011/images.txt", ["1"]),
+        ("cub200", "CUB_200_2011/image_class_labels.txt", ["1 1"]),
+        ("aircraft", "fgvc-aircraft-2013b/data/images_variant_test.txt", ["0000004"]),
+        ("cars", "stanford_cars/devkit/cars_train_annos.mat", {"annotations": np.array([[1, 2]])}),
+    ],
+)
+def test_a_list_that_is_not_as_published_is_refused(name, file, lines, tmp_path):
+    MAKERS[name](tmp_path)
+    savemat(tmp_path / file, lines) if isinstance(lines, dict) else text(tmp_path / file, *lines)
+    with pytest.raises(DataError, match=r"a published list of .* cannot be read"):
+        opened(name, tmp_path)
+
+
+def lists(elements: int, inside: bool) -> bytes:
+    """A MATLAB file with so many zeros as its file_list, or in a cell of it."""
+    out = io.BytesIO()
+    zeros, cell = np.zeros(elements, np.uint8), np.empty(1, dtype=object)
+    cell[0] = zeros
+    savemat(out, {"file_list": cell if inside else zeros}, do_compression=True)
+    return out.getvalue()
+
+
+@pytest.mark.law("What would exhaust a reader is refused first: a MATLAB file is bounded by its size")
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"", "MatReadError"),
+        (lists(9, False)[:-9], "could not read bytes"),
+        (lists(9, False)[:140] + b"damaged" + lists(9, False)[147:], "error: Error -3"),
+        (lists(1_000_000, False), "1000000 elements, but only"),
+        (lists(65 << 20, True), "unpack to more than"),
+    ],
+    ids=["empty", "cut short", "damaged", "many elements", "much inside"],
+)
+def test_a_matlab_file_that_cannot_be_a_list_is_refused(content, named, tmp_path, monkeypatch):
+    dogs(tmp_path)
+    (tmp_path / "test_list.mat").write_bytes(content)
+    if len(content) > 500:  # too large once unpacked
+        read = scipy.io.loadmat
+        monkeypatch.setattr(scipy.io, "loadmat", lambda f, **k: read(f, **k) if "train" in f else pytest.fail("read"))
+    with pytest.raises(DataError, match=f"cannot read the variable file_list of .*test_list(.|\n)*{named}"):
+        opened("dogs", tmp_path)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
+import struct
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from taftcache.backbone.sources.base import Item
 from taftcache.backbone.sources.folder import empty_folders, left_aside
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.sources.pictures import decoded
-from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.backbone.sources.rgb import open_rgb, to_rgb
 from taftcache.backbone.spec import DataSpec
 from taftcache.backbone.still_there import still_there
 from taftcache.errors import DataError, RecipeError, UnreadableImage
@@ -244,6 +246,33 @@ def test_a_timm_dataset_without_names_of_classes_has_those_that_occur(monkeypatc
     assert (source.classes, [item.label for item in source.items]) == (["3", "8"], [1, 0, 1])
 
 
+def test_an_image_of_timms_folder_that_does_not_decode_is_named(folder):
+    """timm logs that it skips the image, and gives the next one in its place."""
+    (folder / "ant" / "0.png").write_bytes(b"no image")
+    source = only(source="timm", train="folder", root=str(folder))
+    with pytest.raises(UnreadableImage, match=r"ant/0\.png"):
+        source.read(0)
+
+
+@pytest.mark.law("A recipe names no data that runs a program: streams and addresses are refused before timm sees them")
+@pytest.mark.parametrize(
+    ("train", "root", "named"),
+    [
+        ("wds/x", "pipe:touch ran; echo {} #", "kind 'wds/'"),
+        ("WDS/x", ".", "kind 'WDS/'"),
+        ("tfds/mnist", ".", "kind 'tfds/'"),
+        ("hfids/somebody/something", ".", "kind 'hfids/'"),
+        ("hfds/somebody/something", "s3://bucket/cache", "not a folder on this machine"),
+        ("folder", __file__, "not a folder on this machine"),  # beside a large .tar, timm reads a pickle
+        ("folder", "pipe:touch ran", "not a folder on this machine"),
+    ],
+)
+def test_what_timm_would_run_or_stream_is_refused(monkeypatch, train, root, named):
+    monkeypatch.setattr("taftcache.backbone.sources.timm_dataset.create_dataset", lambda *a, **k: pytest.fail("asked"))
+    with pytest.raises(DataError, match=named):
+        only(source="timm", train=train, root=root)
+
+
 def test_a_timm_dataset_that_is_not_there(tmp_path):
     with pytest.raises(DataError, match="cifar10"):
         only(source="timm", train="torch/cifar10", root=str(tmp_path))
@@ -278,15 +307,44 @@ def test_modes_become_rgb():
             to_rgb(Image.new(mode, (1, 1)))
 
 
-@pytest.mark.law("Nothing runs because an image says so: PostScript is refused, whatever its file is called")
-def test_postscript_is_not_run(folder, tmp_path, monkeypatch):
-    program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
-    (folder / "ant" / "0.png").write_bytes(program)
+def in_iptc(program: bytes) -> bytes:
+    """An IPTC record of eight by eight grey pixels whose picture is a file of its own, which Pillow would open."""
+
+    def field(record: int, number: int, data: bytes) -> bytes:
+        return bytes([0x1C, record, number]) + struct.pack(">H", len(data)) + data
+
+    size, jpeg = struct.pack(">H", 8), b"\x05"
+    head = field(3, 60, b"\x01\x00") + field(3, 20, size) + field(3, 30, size) + field(3, 120, jpeg)
+    return head + field(8, 10, program) + field(8, 11, b"")
+
+
+@pytest.mark.law("Nothing runs because an image says so: PostScript is refused, whatever its file is called or holds")
+@pytest.mark.parametrize("wrapped", [bytes, in_iptc])
+@pytest.mark.parametrize("size", [0, 16 << 20])
+@pytest.mark.parametrize("source", ["folder", "torch/image_folder", "timm"])
+def test_postscript_is_not_run(folder, tmp_path, monkeypatch, wrapped, size, source):
+    program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+    (folder / "ant" / "0.png").write_bytes(wrapped(program) + bytes(size))
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: (tmp_path / "ran").touch())
-    source = only(source="folder", train=str(folder))
-    with pytest.raises(UnreadableImage, match="PostScript"):
-        source.read(0)
+    spec = {"train": str(folder)} if source == "folder" else {"source": "timm", "train": source, "root": str(folder)}
+    with pytest.raises(UnreadableImage, match="in no format that is read: BMP"):
+        only(**{"source": "folder"} | spec).read(0)
     assert not (tmp_path / "ran").exists()
+
+
+def test_postscript_that_a_program_opened_is_not_run():
+    with pytest.raises(ValueError, match="PostScript"):
+        to_rgb(Image.open(io.BytesIO(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n%%EOF\n")))
+
+
+@pytest.mark.parametrize(
+    "format", ["AVIF", "DDS", "GIF", "ICO", "JPEG2000", "MPO", "PCX", "SGI", "TGA", "TIFF", "WEBP"]
+)
+def test_what_pillow_decodes_by_itself_is_read(tmp_path, format):
+    if format not in Image.registered_extensions().values():
+        pytest.skip("this Pillow lacks it")
+    Image.new("RGB", (16, 16), (200, 100, 0)).save(tmp_path / "a.png", format)
+    assert open_rgb(tmp_path / "a.png").size == (16, 16)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -393,6 +394,39 @@ def test_the_page_is_served_until_it_is_ended(store, works):
     assert (process.returncode, "Traceback" in said) == (0, False), said
     with pytest.raises(OSError, match="refused"):
         urlopen(url)
+
+
+OPENER = """#!/bin/sh
+{ echo "$@"; stat -c %a "$1" "$(dirname "$1")"; cat "$1"; } > "$0.part"
+mv "$0.part" "$0.said"
+"""
+
+
+@pytest.mark.law("No command line shows the page's token: a browser is given a file that only its user can read")
+def test_a_browser_is_not_started_with_the_token(store, tmp_path):
+    opener = tmp_path / "xdg-open"
+    opener.write_text(OPENER)
+    opener.chmod(0o700)
+    idle = "from taftcache.view.atlas import Atlas; Atlas.start = lambda self: None"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{idle}; from taftcache.cli import main; main()", "view", str(store)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    until = time.monotonic() + 60
+    while not (told := tmp_path / "xdg-open.said").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    words, mode, above, *page = told.read_text().splitlines()
+    assert url.split("/")[3] not in words
+    assert (mode, above) == ("600", "700")
+    assert f'content="0; url={url}"' in page[0]
+    assert Path(words).exists()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in said) == (0, False), said
+    assert not Path(words).parent.exists()
 
 
 def test_help_loads_nothing_heavy():

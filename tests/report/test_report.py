@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import sys
 from xml.etree import ElementTree
@@ -23,6 +24,19 @@ def test_a_table_in_csv_is_read_back():
     assert found == [
         {name: "" if row.get(name) is None else str(row[name]) for name in columns_of(ROWS)} for row in ROWS
     ]
+
+
+@pytest.mark.law("No CSV file of ours holds a text that a spreadsheet would compute")
+@pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t", "\r"])
+def test_no_text_of_a_csv_is_a_formula(begins):
+    text = f"{begins}cmd|' /C calc'!A0"
+    (found,) = csv.DictReader(io.StringIO(comma_separated([{"a": text}]), newline=""))
+    assert found == {"a": f"'{text}"}
+
+
+@pytest.mark.parametrize("number", [-1.5, -1e-9, "-1", "+0.5", "a=b", "x-1"])
+def test_numbers_and_names_of_a_csv_stay(number):
+    assert comma_separated([{"a": number}]) == f"a\n{number}\n"
 
 
 def test_a_table_in_markdown_has_as_many_bars_in_every_line():

@@ -7,6 +7,8 @@ import io
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -98,6 +100,21 @@ def test_a_terminal_gets_no_codes_but_ours(monkeypatch):
     assert printable(text)
     assert "\\x1b[31mred\\x07\\r\\x08\\x9b" in text
     assert "[bold]b[/bold] :smile: [/]" in text
+
+
+def test_what_libraries_log_is_shown_and_not_obeyed():
+    """timm logs the names of tensors that a stranger's file of weights has."""
+    code = (
+        "import logging, sys\nfrom taftcache.cli import main\ntry: main(['--version'])\nexcept SystemExit: pass\n"
+        "log = logging.getLogger('timm.models._builder')\nlog.warning('Unexpected keys (%s)', sys.argv[1])\n"
+        "try: raise ValueError(sys.argv[1])\nexcept ValueError: log.exception('failed')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, EVIL + "\ntaftcache: a line"], capture_output=True, check=True)
+    lines = done.stderr.decode().splitlines()
+    assert all(map(str.isprintable, lines))
+    assert lines[0].startswith("Unexpected keys (\\nFORGED line\\x1b[31mred")
+    assert lines[0].endswith("\\ntaftcache: a line)")
+    assert lines[1:3] == ["failed", "Traceback (most recent call last):"]
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -13,6 +13,7 @@ import pytest
 import taftcache
 from taftcache import StoreView, write_report
 from taftcache.cache.store import FeatureStore
+from taftcache.view.server import leading_to
 from tests.view.test_contrast import contrast
 
 pytestmark = pytest.mark.slow
@@ -628,3 +629,11 @@ def test_a_panel_in_a_notebook(browse, seen, atlas, tmp_path):
     frame.locator("#chosen").wait_for()
     assert frame.locator("#map").get_attribute("data-points") == str(len(atlas.table))
     assert not frame.locator("header").is_visible()
+
+
+def test_the_file_that_a_browser_is_started_with_leads_to_the_page(browse, server):
+    with leading_to(server.url) as file:
+        page = browse()
+        page.tab.goto(file.as_uri())
+        page.tab.wait_for_url(server.url)
+        page.tab.wait_for_selector("body[data-ready]", timeout=120_000)

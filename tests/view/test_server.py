@@ -96,6 +96,8 @@ def test_foreign_hosts_and_origins_are_refused(server):
         assert ask(server, path, Origin=origin)[:2] == (403, b""), origin
     for site in ("cross-site", "same-site"):
         assert ask(server, path, **{"Sec-Fetch-Site": site})[:2] == (403, b"")
+        assert ask(server, path, **{"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "document"})[:2] == (403, b"")
+        assert ask(server, at(server, ""), **{"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "iframe"})[:2] == (403, b"")
     assert ask(server, path, Host=f"localhost:{port}", Origin=f"http://localhost:{port}")[0] == 200
 
 

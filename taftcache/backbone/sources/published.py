@@ -5,7 +5,10 @@ Ids are paths below the root. Nothing is downloaded.
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable, Iterable
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +22,9 @@ from taftcache.errors import DataError
 from taftcache.names import counted
 
 TRAINING_OF_CALTECH256 = 60  # a class; Caltech-256 has no published split
+
+_HEAD, _COMPRESSED = 128, 15  # of a MATLAB file: bytes before the first variable, and its mark of a compressed one
+_EXPANDED, _RATIO = 64 << 20, 100  # it may unpack to this many bytes, or to this many times its size
 
 Labelled = list[tuple[str, int]]  # (path below the root, class)
 
@@ -75,7 +81,14 @@ def open_published(name: str, root: Path) -> tuple[ListedSource, ListedSource]:
             got=f"{dataset.marker} is missing, there and in its folders",
             do="unpack the archive there, or correct data.root",
         )
-    classes, train, test = dataset.read(place)
+    try:
+        classes, train, test = dataset.read(place)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"a published list of {name} at {place} cannot be read",
+            got=f"{type(error).__name__}: {error}",
+            do="unpack the archive again",
+        ) from error
     if not train or not test:
         raise DataError(
             f"the published split at {place} has an empty part",
@@ -178,14 +191,37 @@ def _by_folder(parts: list[list[str]]) -> tuple[list[str], Labelled, Labelled]:
 
 def _matlab(file: Path, name: str) -> Iterable[Any]:
     """One variable of a MATLAB file, as plain values."""
-    from scipy.io import loadmat  # late: only two datasets need it
+    from scipy.io import loadmat, whosmat  # late: only two datasets need it
 
     try:
-        return np.atleast_1d(loadmat(str(file), squeeze_me=True)[name])
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:
+        size = file.stat().st_size
+        if _unpacked(file, most := max(_EXPANDED, _RATIO * size)) >= most:
+            raise ValueError(f"its {size} bytes unpack to more than {most}")
+        shapes = {found: shape for found, shape, _ in whosmat(str(file))}
+        if prod(shapes[name]) > size:  # each element becomes an object of Python
+            raise ValueError(f"it has {prod(shapes[name])} elements, but only {size} bytes")
+        return np.atleast_1d(loadmat(str(file), variable_names=[name], squeeze_me=True)[name])
+    except MemoryError:
+        raise
+    except Exception as error:  # scipy has errors of its own, and zlib, struct and numpy theirs
         raise DataError(
-            f"cannot read the variable {name} of {file}", got=str(error), do="unpack the archive again"
+            f"cannot read the variable {name} of {file}",
+            got=f"{type(error).__name__}: {error}",
+            do="unpack the archive again",
         ) from error
+
+
+def _unpacked(file: Path, most: int) -> int:
+    """How many bytes the compressed variables of a MATLAB file are, counted up to ``most``."""
+    raw, at, total = file.read_bytes(), _HEAD, 0
+    order = "<" if raw[_HEAD - 2 : _HEAD] == b"IM" else ">"
+    while at + 8 <= len(raw) and total < most:
+        kind, size = struct.unpack_from(f"{order}II", raw, at)
+        at += 8
+        if kind == _COMPRESSED:
+            total += len(zlib.decompressobj().decompress(raw[at : at + size], most - total))
+        at += size
+    return total
 
 
 # Name → where it lies, and its sizes, so that estimates are possible before anything is downloaded.

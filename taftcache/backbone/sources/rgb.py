@@ -14,6 +14,12 @@ from PIL import Image, UnidentifiedImageError
 # waits for the interpreter: on 16 cores, 16 threads decoded no more than four.
 _AT_ONCE = 16 << 20
 
+# Formats that Pillow decodes by itself. Others may start a program (PostScript), hold a file of any further format
+# (IPTC, which may hold PostScript) or hand the file to whatever is registered for them (WMF, GRIB). TGA comes last,
+# because it has no mark at its beginning; older Pillows lack AVIF.
+_COMMON = ("BMP", "DIB", "GIF", "JPEG", "PPM", "PNG")
+_FURTHER = ("AVIF", "DDS", "ICO", "JPEG2000", "PCX", "PSD", "QOI", "SGI", "TIFF", "WEBP", "TGA")
+
 Picture = str | Path | Image.Image | np.ndarray
 
 
@@ -36,19 +42,31 @@ def open_rgb(file: Path | str) -> Image.Image:
         raise OSError(f"{file} is no image but a pipe, socket or device")
     if status.st_size <= _AT_ONCE:
         return decode_rgb(Path(file).read_bytes())
-    with Image.open(file) as image:
-        return to_rgb(image)
+    return _decoded(file)
 
 
 def decode_rgb(content: bytes) -> Image.Image:
     """The image that a file of these bytes holds, see ``to_rgb``."""
+    return _decoded(io.BytesIO(content))
+
+
+def _decoded(file: Path | str | io.BytesIO) -> Image.Image:
     try:
-        image = Image.open(io.BytesIO(content))
+        image = _opened(file)
     except UnidentifiedImageError:
         # PIL's text has an address in memory, which is another one every time; stores keep the reason.
-        raise UnidentifiedImageError("the file is in no format that Pillow knows") from None
+        read = ", ".join(_COMMON + _FURTHER)
+        raise UnidentifiedImageError(f"the file is in no format that is read: {read}") from None
     with image:
         return to_rgb(image)
+
+
+def _opened(file: Path | str | io.BytesIO) -> Image.Image:
+    try:
+        return Image.open(file, formats=_COMMON)
+    except UnidentifiedImageError:
+        Image.init()
+        return Image.open(file, formats=[name for name in _FURTHER if name in Image.OPEN])
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Any map-style dataset that ``timm.data.create_dataset`` makes: torchvision's, folders, archives, Hugging Face's."""
+"""Map-style datasets that ``timm.data.create_dataset`` makes: torchvision's, folders, Hugging Face's."""
 
 from __future__ import annotations
 
@@ -11,21 +11,29 @@ from timm.data.dataset_factory import create_dataset
 
 from taftcache.backbone.sources.arrays import label_indexes, numbers
 from taftcache.backbone.sources.base import Item, Knows, check_items, decoding
-from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.backbone.sources.rgb import decode_rgb, open_rgb, to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
 
+# What may stand before the first slash of a name; without a slash, timm reads the folder at ``root``. All
+# others stream: their labels cannot be listed, and webdataset runs a ``root`` that begins with "pipe:" as a command.
+_PREFIXES = ("torch", "hfds")
+
 
 class TimmSource:
-    """The dataset ``name`` (``torch/cifar10``, ``hfds/user/set``, ...) at ``root``; nothing is downloaded.
+    """The dataset ``name`` (``torch/cifar10``, ``hfds/user/set``, ...) at ``root``. Only for ``hfds/`` may anything be
+    downloaded: Hugging Face's library asks its hub.
 
     Ids are the paths timm reports below ``root``, or ``<name>/<split>/<index>``; ``knows`` as for `numbers`.
     """
 
     def __init__(self, name: str, split: str, root: Path | None, prefix: str = "", knows: Knows = None) -> None:
         self._name = f"{name}/{split}"
+        _check(name, root)
         try:
-            self._dataset = create_dataset(name, root=None if root is None else str(root), split=split)
+            self._dataset: Any = create_dataset(name, root=None if root is None else str(root), split=split)
+            if hasattr(self._dataset, "loader"):
+                self._dataset.loader = open_rgb  # torchvision's opens pictures of any format
             n = len(self._dataset)
             labels, names = _labels(self._dataset)
         except DataError:
@@ -46,7 +54,12 @@ class TimmSource:
 
     def read(self, index: int) -> Image.Image:
         with decoding(self.items[index].id):
-            return to_rgb(self._dataset[index][0])
+            reader = getattr(self._dataset, "reader", None)
+            if reader is None:
+                return to_rgb(self._dataset[index][0])
+            # timm opens pictures of any format, and gives the next one in place of one that does not decode
+            with reader[index][0] as file:
+                return decode_rgb(file.read())
 
     def _paths(self, n: int, root: Path | None, prefix: str) -> list[str] | None:
         """Paths below ``root``; None if timm does not tell them."""
@@ -59,6 +72,19 @@ class TimmSource:
         if len(paths) == n and root is not None and all(Path(p).is_relative_to(root) for p in paths):
             return [prefix + Path(p).relative_to(root).as_posix() for p in paths]
         return None
+
+
+def _check(name: str, root: Path | None) -> None:
+    """DataError for a kind of dataset that is not taken, and a root that is not there."""
+    prefix, slash, _ = name.partition("/")
+    if slash and prefix.lower() not in _PREFIXES:
+        raise DataError(
+            f"timm's datasets of the kind {prefix + slash!r} are not read",
+            got=f"the dataset {name!r}",
+            do=f"{' or '.join(f'{known}/NAME' for known in _PREFIXES)}, or a name without a slash for a folder",
+        )
+    if root is not None and not root.is_dir():
+        raise DataError(f"data.root is not a folder on this machine: {root}", got=str(root), do="correct the path")
 
 
 def _labels(dataset: Any) -> tuple[list[int], list[str] | None]:
