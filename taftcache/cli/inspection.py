@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import webbrowser
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from shutil import which
@@ -230,11 +231,11 @@ def view(
 
 
 def _open(file: Path) -> None:
-    """Have a browser show a file, if there is one; quietly, as typer has an address shown, but not a file."""
+    """Have a browser show a file, if there is one, quietly."""
     if opener := which("xdg-open"):
         subprocess.Popen([opener, str(file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     else:
-        typer.launch(str(file))
+        webbrowser.open(file.as_uri())
 
 
 @commands.command()

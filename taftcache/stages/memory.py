@@ -57,10 +57,10 @@ def free_memory(device: torch.device) -> int:
 def _left_by_groups() -> Iterator[int]:
     """What each control group with a limit leaves of it: that of this process and all above, of both versions."""
     try:
-        lines = MINE.read_text("utf-8").splitlines()
+        lines = MINE.read_text("utf-8", "surrogateescape").split("\n")
     except OSError:
         return
-    for _, kinds, place in (line.split(":", 2) for line in lines):
+    for _, kinds, place in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         for kind in VERSIONS.keys() & set(kinds.split(",")):
             top = GROUP / kind
             at = top / place.lstrip("/")  # is not there in a container that sees its own group as the top

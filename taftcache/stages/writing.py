@@ -156,7 +156,11 @@ def _publish(partial: Path, place: Path) -> None:
     within = [partial, *partial.rglob("*")] if partial.is_dir() else [partial]
     for file in within:
         _sync(file)
-    if partial.is_dir() and place.is_dir() and _is_empty(place):
+    if partial.is_dir() and place.is_dir():
+        if not _is_empty(place):
+            raise StoreWriteError(
+                f"cannot write {place}: another program has put files there meanwhile", do="name another folder"
+            )
         for file in place.iterdir():
             file.unlink()
     os.replace(partial, place)
@@ -179,8 +183,16 @@ def _sweep(place: Path) -> None:
             if found is None:
                 continue
             elsewhere = found[2] not in (None, _host())
-            if time.time() - file.stat().st_mtime > LATE if elsewhere else not _runs(int(found[1])):
+            if time.time() - _changed(file) > LATE if elsewhere else not _runs(int(found[1])):
                 _remove(file)
+
+
+def _changed(place: Path) -> float:
+    """When a file was last written to, or any in a folder; now, if it is just removed."""
+    try:
+        return max(file.lstat().st_mtime for file in (place, *place.rglob("*")))
+    except OSError:
+        return time.time()
 
 
 def _runs(process: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
 
@@ -255,7 +255,32 @@ def test_nothing_is_copied_to_where_another_user_may_have_put_a_file(path, tmp_p
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("his", ["ledger/*.json", "manifest.json"])
+@pytest.mark.parametrize("says", STRANGERS)
+def test_a_strangers_key_beside_a_link_is_not_saved_in_the_place_of_the_link(tmp_path, monkeypatch, says) -> None:
+    """It came into a file of the user's own, of which nobody would think ill."""
+    (tmp_path / "disk" / "store").mkdir(parents=True)
+    (tmp_path / "s").symlink_to(tmp_path / "disk" / "store")
+    remember(tmp_path / "planted", b"k" * 32, ["anything"])
+    (tmp_path / "planted.forgotten").replace(tmp_path / "s.forgotten")
+    STRANGERS[says](monkeypatch, tmp_path / "s.forgotten")
+    with pytest.raises(StoreError, match=says):
+        TombstoneFile(tmp_path / "s").save()
+    assert [file.name for file in (tmp_path / "disk").iterdir()] == ["store"]
+    assert (tmp_path / "s.forgotten").exists()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_a_folder_that_anyone_may_write_to_tells_of_a_store_that_is_yet_to_be_made(tmp_path, mode) -> None:
+    """Unless only owners may remove there, as in /tmp: then there are modes, and they mean something."""
+    remember(tmp_path / "s", b"k" * 32, ["anything"])
+    (tmp_path / "s.forgotten").chmod(0o666)
+    tmp_path.chmod(mode)
+    file = TombstoneFile(tmp_path / "s")
+    with pytest.raises(StoreError, match="anyone may write to them") if mode & stat.S_ISVTX else nullcontext():
+        file.check_owner()
+
+
+@pytest.mark.parametrize("his", ["ledger/*.json", "manifest.json", "shards/*.json"])
 def test_several_may_write_to_one_store(path, tmp_path, monkeypatch, his) -> None:
     """The file belongs to the last one who forgot; so does his entry of the ledger."""
     (tmp_path / "s.forgotten").chmod(0o640)

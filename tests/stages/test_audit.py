@@ -324,13 +324,16 @@ def test_what_a_kill_leaves_is_told_from_what_should_be_gone(pair, after, capsys
 
 def test_files_that_macos_puts_into_a_store_are_no_findings(after):
     for name in (".DS_Store", "shards/._000"):
-        (after / name).write_bytes(b"x")
+        (after / name).write_bytes(b"\0\5\x16\7")
     (after / "lost+found").mkdir()
     report = taftcache.audit(after)
     assert report.findings == []
+    (after / "shards" / "._rows").write_bytes(b"rows")  # under such a name anything may lie
+    (finding,) = taftcache.audit(after).findings
+    assert (finding.kind, finding.where) == ("leftover file", "shards/._rows")
     assert [note for note in report.notes if "macOS" in note] == [
-        f".DS_Store: by its name a file of macOS, not looked into; to remove it: taftcache gc {after} --foreign",
-        f"shards/._000: by its name a file of macOS, not looked into; to remove it: taftcache gc {after}",
+        f".DS_Store: a file of macOS, not looked into; to remove it: taftcache gc {after} --foreign",
+        f"shards/._000: a file of macOS, not looked into; to remove it: taftcache gc {after}",
     ]
 
 

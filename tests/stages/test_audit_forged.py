@@ -174,6 +174,7 @@ def test_a_signature_is_of_one_store(signed, copy):
     with FeatureStore(copy) as store:
         identity = store.identity
     forge(copy, identity={**identity, "backbone": {**identity["backbone"], "weights_digest": "sha256:" + "0" * 64}})
+    assert {receipt.signature for receipt in taftcache.receipts(copy).receipts} == {"wrong"}
     found = [f for f in taftcache.audit(copy, public_key=signed[1]).findings if f.kind == "signature"]
     assert [(f.where, f.problem) for f in found] == [
         (f"ledger/00000{seq}", "it was signed in another store") for seq in (1, 2)

@@ -81,6 +81,9 @@ def test_a_jobs_limit_counts_wherever_it_is_set(machine, tmp_path, at, version):
         (folder / use).write_text("500")
         (folder / "memory.stat").write_text(f"{cached} 50\n")
     assert free_memory(CPU) == 450
+    with (tmp_path / "mine").open("ab") as more:
+        more.write(b"7:pids:/of\xff\x0b\xe2\x80\xa8x\n\n")
+    assert free_memory(CPU) == 450
     for place in JOB[:-1]:
         (tmp_path / groups / place / limit).unlink()
     assert free_memory(CPU) == (450 if at == "" else 8_000_000_000)

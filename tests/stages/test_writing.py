@@ -155,13 +155,29 @@ def test_a_folder_whose_place_nothing_can_take_is_refused_before_any_work(tmp_pa
 
 def test_what_another_machine_still_writes_is_left_alone_for_a_day(tmp_path):
     """Its process has a number that is unknown here."""
-    young, old = (tmp_path / f"out.999999999-1-0000000{k}.partial" for k in range(2))
+    young, old, folder = (tmp_path / f"out.999999999-1-0000000{k}.partial" for k in range(3))
     for file in (young, old):
         file.write_text("")
-    os.utime(old, (1e9, 1e9))
+    folder.mkdir()
+    (folder / "rows").write_text("")
+    for file in (old, folder):  # of which only the file in it is young
+        os.utime(file, (1e9, 1e9))
     with whole(tmp_path / "out") as partial:
         partial.write_text("done")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", young.name]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", young.name, folder.name]
+
+
+def test_what_another_program_puts_into_the_folder_meanwhile_stays(tmp_path):
+    (tmp_path / "out").mkdir()
+
+    def both_write() -> None:
+        with whole(tmp_path / "out", folder=True) as partial:
+            partial.mkdir()
+            (tmp_path / "out" / "theirs").write_text("")
+
+    with pytest.raises(StoreWriteError, match="another program has put files there meanwhile"):
+        both_write()
+    assert sorted(file.name for file in tmp_path.rglob("*")) == ["out", "theirs"]
 
 
 def test_a_folder_with_files_of_macos_is_empty(tmp_path):

@@ -133,15 +133,16 @@ def check_id(sample_id: str) -> None:
 def check_forms(ids: Iterable[str], known: Iterable[str] = ()) -> None:
     """DataError if one of ``ids`` is another of them, or one that a store has, the ``known`` ones, in another Unicode
     form."""
-    had = {normalize("NFC", i): i for i in known if not i.isascii()}
-    seen = dict(had)
+    seen = dict[str, str]()
     given = ((i, normalize("NFC", i)) for i in ids if not i.isascii())
-    pairs = [(i, form, other) for i, form in given if (other := seen.setdefault(form, i)) != i]
+    pairs = [(i, "", other) for i, form in given if (other := seen.setdefault(form, i)) != i]
+    there = ((i, normalize("NFC", i)) for i in known if not i.isascii()) if seen else ()
+    pairs += [(own, "in the store ", i) for i, form in there if (own := seen.get(form, i)) != i]
     if pairs:
-        one, form, other = pairs[0]
+        one, where, other = min(pairs)
         raise DataError(
             "two sample ids are the same text in different Unicode forms",
-            got=f"{counted(len(pairs), 'pair')}, the first: {one!a}, and {'in the store ' * (form in had)}{other!a}",
+            got=f"{counted(len(pairs), 'pair')}, the first: {one!a}, and {where}{other!a}",
             do="leave out one of each pair, or rename it: as the store has it, or, if it is another sample, otherwise",
         )
 

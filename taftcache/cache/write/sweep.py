@@ -81,7 +81,11 @@ def hopeless(root: Home, named: Manifest, unnamed: Collection[str]) -> set[str]:
     ids = {path: found for path in rest if (found := _ids_in(root, path))}
     if not ids or (key := intact(lambda: ledger.read_key(root, named))) is None:
         return late
-    lost = {path for path, found in ids.items() if any(ledger.tombstone(i, key) in named.tombstones for i in found)}
+
+    def is_lost(sample: str) -> bool:
+        return ledger.forgotten_form(sample, key, named.tombstones) is not None
+
+    lost = {path for path, found in ids.items() if any(is_lost(i) for i in found)}
     return late if is_changed(root) else late | lost
 
 

@@ -213,6 +213,7 @@ class TombstoneFile:
         """Write what the file does not have yet."""
         if self.file is None or self.is_saved:
             return
+        self.check_owner()  # else keys of theirs came into a file of ours
         keys = [_UnderKey(key.hex(), sorted(hashes)) for key, hashes in self._by_key.items()]
         raw = canonical(_File.of(keys, self.charges))
         if len(raw) > MAX_BYTES:
@@ -259,12 +260,13 @@ def _written_by_others(made: os.stat_result, file: Path, store: Path) -> str:
     around, there = file.parent.stat(), None
     with suppress(FileNotFoundError):
         there = store.stat()
-    if there is not None and there.st_mode & stat.S_IWOTH:  # anyone may write to the store; or there are no modes
+    # Anyone may write to the store; or there are no modes, which only the folder around tells if it is yet to be made.
+    if (there or around).st_mode & (stat.S_IWOTH if there else stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
         return ""
     if made.st_mode & stat.S_IWOTH:
         return "anyone may write to them"
     writers = {os.geteuid(), 0, around.st_uid} | ({there.st_uid} if there is not None else set())
-    commits = (own.stat().st_uid for name in (FILE, "ledger/*.json") for own in store.glob(name))
+    commits = (own.stat().st_uid for name in (FILE, "ledger/*.json", "shards/*.json") for own in store.glob(name))
     if made.st_uid in writers or made.st_uid in commits:
         return ""
     try:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def extract(
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
         forgotten = beside.holds if there is None else there.is_forgotten
-        known = () if there is None else there.every_id
+        known = () if there is None else chain(there.every_id, (s.id for s in there.manifest.skipped))
         shards, classes, notes = without_forgotten(forgotten, shards, source, test, known)
         if there is None:
             early = [] if forgotten_of is not None else forgotten_beside(path, source, test)

@@ -101,7 +101,7 @@ def without_forgotten(
     shards: Mapping[str, PlannedShard],
     source: Labelled,
     test: Labelled | None,
-    known: Collection[str] = (),
+    known: Iterable[str] = (),
 ) -> tuple[dict[str, PlannedShard], list[str], list[str]]:
     """Shards and classes without what is ``forgotten``, and notes that say how much.
 

@@ -97,6 +97,10 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
     except StoreError as error:
         to.found("tombstones", ledger.KEY_FILE, error.fault)
         return
+    try:
+        beside.check_owner()
+    except StoreError as error:
+        to.found("tombstones", str(beside.file), error.fault)
     if beside.file is not None and not beside.covers(key, tombstones):
         to.notes.append(
             f"{beside.file} does not know all tombstones, so that an old copy put back here would go "

@@ -25,7 +25,7 @@ from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.request import ids_of_files
-from taftcache.stages.signature import is_signed, signed_text
+from taftcache.stages.signature import STORE, is_signed, signed_text, store_digest
 
 if TYPE_CHECKING:
     from taftcache.stages.forget.planning import ForgetPlan  # loads torch
@@ -251,7 +251,8 @@ def receipts(store: Place, samples: Sequence[str] = ()) -> ReceiptsReport:
     check_ids(samples)
     entries = store.ledger()
     every = ledger.digests(entries, store.manifest.ledger)
-    read = [_read(entry, own) for entry, own in zip(entries, every, strict=True)]
+    of_store = store_digest(store)
+    read = [_read(entry, own, of_store) for entry, own in zip(entries, every, strict=True)]
     said = [ids for ids, _ in read]
     destroyed = max((s.seq for s in said if s.event == DESTROYED), default=0)
     answers = _answers(store, samples, [s for s in said if s.seq > destroyed]) if samples else []
@@ -305,13 +306,14 @@ def check_receipts(store: FeatureStore, to: Findings) -> None:
         for entry, own in zip(entries, ledger.digests(entries, store.manifest.ledger), strict=True):
             try:
                 if entry.get("event") in (FORGOTTEN, DESTROYED):
-                    _read(entry, own)
+                    _read(entry, own, store_digest(store))
             except FormatError as error:
                 to.found("ledger", ledger.entry_path(entry["seq"], own), error.fault)
 
 
-def _read(entry: Mapping[str, Any], own: str) -> tuple[_Ids, Receipt | None]:
-    """What an entry with the digest ``own`` says about ids, and its receipt; FormatError if it has another shape."""
+def _read(entry: Mapping[str, Any], own: str, of_store: str) -> tuple[_Ids, Receipt | None]:
+    """What an entry with the digest ``own`` says about ids, and its receipt, in a store with the ``store_digest``
+    ``of_store``; FormatError if it has another shape."""
     file = ledger.entry_path(entry["seq"], own)
     ids = _converted(file, entry, _Ids)
     if not is_receipt(entry):
@@ -320,6 +322,7 @@ def _read(entry: Mapping[str, Any], own: str) -> tuple[_Ids, Receipt | None]:
     if "signature" in entry:
         try:
             valid = is_signed(signed_text(entry), str(entry["signature"]), str(entry.get("public_key")))
+            valid = valid and entry.get(STORE, of_store) == of_store
         except RecipeError:
             signature = "unchecked"
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,8 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
     for path, command in clearing(store, strays).items():
         if path == TRANSACTION:  # without rows that were forgotten before; the next command that writes removes it
             to.found(UNFINISHED, path, "left by a command that was stopped; no part of the store", command)
-        elif is_from_macos(path.rpartition("/")[2]):
-            to.notes.append(f"{path}: by its name a file of macOS, not looked into; to remove it: {command}")
+        elif _is_from_macos(store, path):
+            to.notes.append(f"{path}: a file of macOS, not looked into; to remove it: {command}")
         else:
             to.found("leftover file", path, "no manifest names it", command)
     for name, ids in sorted(store.staged_ids().items()):
@@ -69,6 +70,16 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
         )
     if isinstance(store.root, Bucket) and store.root.is_versioned(FILE):
         to.notes.append("the bucket keeps old versions of objects, and forgotten rows in them: delete these there")
+
+
+def _is_from_macos(store: FeatureStore, path: str) -> bool:
+    """Whether macOS made a file: by its name and, of one that goes with another file, by its first bytes."""
+    name = path.rpartition("/")[2]
+    if name.startswith("._"):
+        with suppress(OSError), (Path(store.path) / path).open("rb") as file:
+            return file.read(4) == b"\0\5\x16\7"
+        return False
+    return is_from_macos(name)
 
 
 def check_names(store: FeatureStore, to: Findings) -> None:

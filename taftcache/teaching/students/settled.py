@@ -74,7 +74,7 @@ def _settings(recipe: TeachingRecipe) -> dict[str, Any]:
 
 
 def _name_or_place(text: str) -> str:
-    return _place(text) if expand_path(text).exists() else text
+    return text if text.startswith("local-dir:") or not expand_path(text).exists() else _place(text)
 
 
 def _place(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from taftcache.cache.format.plan import check_forms
@@ -80,7 +81,7 @@ def plan_append(
     skipped = {sample.id: sample.shard for sample in store.manifest.skipped}
     rows = store.every_id
     kinds = _by_kind(rows, [*given[0], *(given[1] or ())], out, skipped.keys(), mended)
-    check_forms([*kinds["new"], *kinds["strange"]], [*rows, *skipped])
+    check_forms([*kinds["new"], *kinds["strange"]], chain(rows, skipped))
     corrected = relabelled or {}
     strange = [out.strange[i] for i in (*kinds["strange"], *(i for i in corrected if i in out.strange))]
     if growth.new_classes == "refuse":
