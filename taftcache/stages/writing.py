@@ -82,7 +82,7 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
                 got=f"a file of {os.stat(place).st_size:,} bytes" if place.is_file() else "not a plain file",
                 do="name another file, or delete it first",
             )
-        if folder and there and not again and place.is_mount():
+        if folder and there and not again and os.path.ismount(place):
             raise StoreWriteError(
                 f"cannot write {place}: it is a mount point, and no other folder can take its place",
                 do=f"name a folder inside it: {place / 'made'}",

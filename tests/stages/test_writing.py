@@ -140,7 +140,7 @@ def test_a_folder_whose_place_nothing_can_take_is_refused_before_any_work(tmp_pa
     """A volume of a container: after an hour of training, the last step failed."""
     (tmp_path / "out").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "is_mount", lambda path: path.name == "out")
+        patch.setattr(os.path, "ismount", lambda path: Path(path).name == "out")
         with pytest.raises(StoreWriteError, match="out: it is a mount point") as caught:
             writable(tmp_path / "out", folder=True)
         assert f"name a folder inside it: {tmp_path}/out/made" in str(caught.value)
