@@ -187,9 +187,14 @@ def widened(given: Any) -> Any:
     return given.detach().float() if str(given.dtype) == "torch.bfloat16" else given.detach()
 
 
+def most_expanded(size: int) -> int:
+    """Bytes that a file of ``size`` bytes may expand to."""
+    return max(_EXPANDED, _RATIO * size)
+
+
 def check_expansion(file: Path, needed: int, size: int) -> None:
     """DataError if a file of ``size`` bytes asks for so much memory that it can hold little but repetition."""
-    if needed > max(_EXPANDED, _RATIO * size):
+    if needed > most_expanded(size):
         raise DataError(
             f"{file} has {size} bytes but expands to {needed}, as a file made to exhaust memory does",
             got=f"{needed // max(size, 1)} times its size",

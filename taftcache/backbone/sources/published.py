@@ -16,6 +16,7 @@ import blake3
 import numpy as np
 from PIL import Image
 
+from taftcache.backbone.sources.arrays import most_expanded
 from taftcache.backbone.sources.base import Item, check_items, decoding
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.errors import DataError
@@ -24,7 +25,6 @@ from taftcache.names import counted
 TRAINING_OF_CALTECH256 = 60  # a class; Caltech-256 has no published split
 
 _HEAD, _COMPRESSED = 128, 15  # of a MATLAB file: bytes before the first variable, and its mark of a compressed one
-_EXPANDED, _RATIO = 64 << 20, 100  # it may unpack to this many bytes, or to this many times its size
 
 Labelled = list[tuple[str, int]]  # (path below the root, class)
 
@@ -195,7 +195,7 @@ def _matlab(file: Path, name: str) -> Iterable[Any]:
 
     try:
         size = file.stat().st_size
-        if _unpacked(file, most := max(_EXPANDED, _RATIO * size)) >= most:
+        if _unpacked(file, most := most_expanded(size)) >= most:
             raise ValueError(f"its {size} bytes unpack to more than {most}")
         shapes = {found: shape for found, shape, _ in whosmat(str(file))}
         if prod(shapes[name]) > size:  # each element becomes an object of Python

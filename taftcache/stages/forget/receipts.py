@@ -302,11 +302,11 @@ def may_have_lost_rows(store: FeatureStore, digests: Sequence[str]) -> bool:
 def check_receipts(store: FeatureStore, to: Findings) -> None:
     """Check that the entries of requests can be read; those that other programs write are not checked."""
     with suppress(IntegrityError):  # `check_ledger` reports it
-        entries = store.ledger()
+        entries, of_store = store.ledger(), store_digest(store)
         for entry, own in zip(entries, ledger.digests(entries, store.manifest.ledger), strict=True):
             try:
                 if entry.get("event") in (FORGOTTEN, DESTROYED):
-                    _read(entry, own, store_digest(store))
+                    _read(entry, own, of_store)
             except FormatError as error:
                 to.found("ledger", ledger.entry_path(entry["seq"], own), error.fault)
 
