@@ -296,3 +296,42 @@ def test_receipts_name_the_form_that_a_request_named(made, tmp_path, capsys):
     assert taftcache.forget(path, [asked_for]).already == [asked_for]
     with open_store(path) as store:
         assert store.is_forgotten(asked_for)
+
+
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+def test_what_was_forgotten_in_a_mixture_of_forms_stays_out_in_each(tmp_path):
+    """A folder is in one form, a file in it in the other. Receipts know the id, also by the digest of many."""
+    mixed = f"v/{normalize('NFC', ONE)}/{normalize('NFD', OTHER)}"
+    forms = [mixed, normalize("NFC", mixed), normalize("NFD", mixed)]
+    path = tmp_path / "store"
+    taftcache.import_vectors(X, Y, path, ids=[*ids("NFC")[:-1], mixed], overrides=SMALL)
+    taftcache.forget(path, [mixed])
+    for form in forms:
+        assert taftcache.append_vectors(X[-1:], Y[-1:], path, ids=[form]).added == {}
+        (answer,) = taftcache.receipts(path, [form]).samples
+        assert (answer.state, answer.receipts) == ("forgotten", [1])
+        assert taftcache.forget(path, [form]).already == [form]
+    assert taftcache.audit(path).findings == []
+
+
+def test_extract_says_that_append_takes_nothing_of_an_image_held_in_another_form(photos, tmp_path):
+    """It said that append takes them in, which refuses them."""
+    made = asked(tmp_path / "store", in_form("NFC", photos, tmp_path / "images"))
+    taftcache.extract(made)
+    shutil.rmtree(tmp_path / "images")
+    in_form("NFD", photos, tmp_path / "images")
+    notes = taftcache.extract(made).notes
+    assert [n for n in notes if n.startswith("append takes nothing: two sample ids are the same text")]
+    assert not [n for n in notes if n.startswith("not in the store")]
+
+
+def test_the_data_of_another_store_is_known_in_another_form(tmp_path):
+    """All ids have accents: it was refused as data that has none of the ids."""
+    some = [f"v/{k}/{ONE}" for k in range(12)]
+    path, new = tmp_path / "store", tmp_path / "new"
+    taftcache.import_vectors(X[:12], Y[:12], path, ids=[normalize("NFC", i) for i in some], overrides=SMALL)
+    taftcache.forget(path, [normalize("NFC", some[0])])
+    np.savez(tmp_path / "rows.npz", vectors=X[:12], labels=Y[:12], ids=np.array([normalize("NFD", i) for i in some]))
+    taftcache.import_(tmp_path / "rows.npz", new, overrides=SMALL, forgotten_of=path)
+    with FeatureStore(new) as store:
+        assert store.every_id == {normalize("NFD", i) for i in some[1:]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
-from unicodedata import normalize
+from unicodedata import is_normalized, normalize
 
 import msgspec
 from blake3 import blake3
@@ -115,6 +115,13 @@ def tombstone(sample_id: str, key: bytes) -> str:
     """The keyed BLAKE3 of a forgotten id: with the key one can ask about an id, without it the id cannot be guessed."""
     # A shell may pass a name that is not valid Unicode: no sample has such an id, but asking about it must not fail.
     return blake3(sample_id.encode(errors="surrogatepass"), key=key).hexdigest()
+
+
+def tombstones_of(names: Iterable[str], key: bytes) -> list[str]:
+    """The tombstones of ``names``, sorted; of one that is neither composed (NFC) nor taken apart (NFD), that of its NFC
+    form, which `forgotten_form` asks about for each of its forms."""
+    whole = (n if is_normalized("NFC", n) or is_normalized("NFD", n) else normalize("NFC", n) for n in names)
+    return sorted({tombstone(name, key) for name in whole})
 
 
 def forgotten_form(name: str, key: bytes, tombstones: Container[str]) -> str | None:

@@ -151,8 +151,7 @@ class Transaction:
 
     def tombstones(self, names: Iterable[str]) -> list[str]:
         """The keyed hashes that stand for ``names`` in tombstones and receipts, sorted."""
-        key = self._key()
-        return sorted(ledger.tombstone(name, key) for name in names)
+        return ledger.tombstones_of(names, self._key())
 
     def commitment(self) -> dict[str, Any]:
         """What a ledger's entry says of the tombstones that the store will have if nothing more changes."""

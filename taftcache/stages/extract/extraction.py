@@ -18,11 +18,12 @@ from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source, any_numbered, shortest_ids
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.layout import resolve_chunk_rows
+from taftcache.cache.format.plan import check_forms
 from taftcache.cache.opening import Place
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe, remember
-from taftcache.errors import TaftcacheError
+from taftcache.errors import DataError, TaftcacheError
 from taftcache.names import counted, is_model, them
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
@@ -279,6 +280,11 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
         if numbered:
             return notes  # no id says which image is meant
     notes += left_out_notes(n for i, n in out.closed.items() if i not in known)
+    try:
+        check_forms([*new, *strange], known)
+    except DataError as refused:
+        notes.append(f"append takes nothing: {refused.fault} ({refused.got}); {refused.do}")
+        new, strange = [], []
     if strange:
         lacking = f"{counted(len({there[i] for i in strange}), 'class')} that the store does not have"
         notes.append(

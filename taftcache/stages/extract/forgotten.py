@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+from unicodedata import normalize
 
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import TEST, Item, Knows, Labelled, Source, any_numbered, check_items
@@ -85,7 +86,7 @@ def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None
     with FeatureStore(forgotten_of) as other:
         own = {item.id for source in sources if source is not None for item in source.items}
         theirs = other.every_id if own else set[str]()
-        if theirs and own.isdisjoint(theirs):
+        if theirs and own.isdisjoint(theirs) and _composed(own).isdisjoint(_composed(theirs)):
             raise StoreError(
                 f"none of the ids of {other.path} is in this data: what was forgotten there would come back unnoticed",
                 got=f"{min(own)!r} here, {min(theirs)!r} there",
@@ -94,6 +95,10 @@ def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None
             )
         carried = carry_tombstones(other, path)
         return carried, [] if carried.key else [f"{other.path} remembers no request: nothing is kept out for it"]
+
+
+def _composed(ids: Iterable[str]) -> set[str]:
+    return {normalize("NFC", i) for i in ids}
 
 
 def without_forgotten(
