@@ -101,6 +101,15 @@ def test_every_unknown_id_is_named_and_nothing_leaves(store, tmp_path, capsys):
         assert opened.root_digest == root
 
 
+def test_a_line_of_blanks_is_refused_as_such_unless_it_is_an_id(store, tmp_path, capsys):
+    (tmp_path / "ids").write_text("u1\n  \n\t\n")
+    code, told = ended(capsys, "forget", str(store), "--file", str(tmp_path / "ids"))
+    assert (code, told["fault"]) == (5, "no row has an id of blanks alone; nothing is changed")
+    assert (told["got"], ids_of(store)) == (r"'  ', '\t'", IDS)
+    (tmp_path / "ids").write_text("u1\n \n")
+    assert ended(capsys, "forget", str(store), "--file", str(tmp_path / "ids"))[1]["forgotten"] == ["u1", " "]
+
+
 @pytest.mark.parametrize("text", ["", "\n\n"])
 def test_an_empty_file_of_ids_is_nothing_to_do(store, tmp_path, capsys, text):
     """A queue may be empty; a request that names nothing at all is refused."""

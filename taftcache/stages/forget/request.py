@@ -134,6 +134,13 @@ def resolve_request(
     known = {*here, *staged}
     gone = [i for i in wanted if i not in known]
     if unknown := [i for i in gone if not store.is_forgotten(i)]:
+        if all(map(str.isspace, unknown)):
+            raise UnknownSample(
+                "no row has an id of blanks alone; nothing is changed",
+                got=", ".join(map(repr, unknown)),
+                ids=unknown,
+                do="leave it out: in a file, a line without anything is skipped, but blanks may be an id",
+            )
         near = None
         try:
             store.locate(unknown[-1])  # says which ids are near; the first may be the heading of a table
