@@ -27,6 +27,7 @@ An error's text says what went wrong, what was got, and what to try.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from numbers import Integral
@@ -35,6 +36,13 @@ from typing import Any
 
 INTERRUPTED = "interrupted; what was committed is kept, and the same command resumes from there"
 INTERRUPTED_CODE = 130  # the one that shells use
+NETWORK = frozenset(  # errors of a network file system that does not answer now
+    getattr(errno, name)
+    for name in (
+        *("ESTALE", "ENOTCONN", "ECONNRESET", "ECONNABORTED", "ETIMEDOUT"),
+        *("EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN", "ENETUNREACH"),
+    )
+)
 FOUND_CODE = 10  # of verify and audit, which did what they were asked to and found something
 
 

@@ -12,7 +12,7 @@ from functools import wraps
 import pytest
 
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import StoreError, StoreLocked, StoreWriteError
+from taftcache.errors import StoreChanged, StoreError, StoreLocked, StoreUnreachable, StoreWriteError
 from tests import FSYNC
 
 from .making import create, fill, holds, names, tree
@@ -139,8 +139,9 @@ def test_a_sweep_that_fails_is_said_and_done_again(path) -> None:
 
         os.unlink = refuse
         try:
-            with pytest.raises(StoreWriteError):
+            with pytest.raises(StoreWriteError, match="committed, but") as caught:
                 change_much(store)
+            assert caught.value.do.startswith("check the disk; do not repeat the command itself: taftcache gc ")
         finally:
             os.unlink = real
         assert store.is_forgotten(OLD[1])
@@ -166,6 +167,28 @@ def test_reading_errors_are_faults(path, monkeypatch) -> None:
         with pytest.raises(StoreError, match=r"chunk 1.*cannot be read: the disk reports an I/O error"):
             list(shard.blocks())
         assert [f.chunk for f in store.verify()] == [1]
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.ETIMEDOUT], ids=errno.errorcode.get)
+def test_a_network_file_system_that_does_not_answer_is_no_damage(path, monkeypatch, code) -> None:
+    """NFS forgets an open file once another machine has removed it: then a commit may be the reason."""
+    with FeatureStore(path) as store:
+        real = store.root.open
+
+        def broken(name):
+            if "tokens/c.1" in name:
+                raise OSError(code, os.strerror(code))
+            return real(name)
+
+        monkeypatch.setattr(store.root, "open", broken)
+        for read in (store.verify, lambda: list(store.shards[0].blocks())):
+            with pytest.raises(StoreUnreachable, match="the network file system") as caught:
+                read()
+            assert caught.value.do.startswith("run the same command again")
+        with FeatureStore(path, mode="a") as other:
+            fill(other, "001", NEW)
+        with pytest.raises(StoreChanged if code == errno.ESTALE else StoreUnreachable):
+            list(store.shards[0].blocks())
 
 
 @pytest.mark.law("Everything is on the disk before a manifest names it")

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from PIL import Image
 
-from taftcache.errors import DataError, UnreadableImage
+from taftcache.errors import NETWORK, DataError, UnreadableImage
 from taftcache.names import counted
 
 TRAIN = ("train", "training")  # the usual names of a part to train on
@@ -142,14 +142,9 @@ def name_order(text: str) -> tuple[bool, Decimal, str]:
 
 
 # Errors of a mount or disk that is not there, or of a process that may open no more files; not every system has all.
-_UNREACHABLE = {
+_UNREACHABLE = NETWORK | {
     getattr(errno, name)
-    for name in (
-        *("EIO", "EREMOTEIO", "ESTALE", "ENODEV", "ENXIO", "EKEYEXPIRED"),
-        *("ENOTCONN", "ECONNRESET", "ECONNABORTED", "ETIMEDOUT"),
-        *("EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN", "ENETUNREACH"),
-        *("EMFILE", "ENFILE", "ENOMEM"),
-    )
+    for name in ("EIO", "EREMOTEIO", "ENODEV", "ENXIO", "EKEYEXPIRED", "EMFILE", "ENFILE", "ENOMEM")
     if hasattr(errno, name)
 }
 SKIP = 'set data.unreadable = "skip" to leave such images out and have them listed'

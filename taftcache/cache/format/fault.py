@@ -11,7 +11,7 @@ from taftcache.cache.format.digest import digest
 from taftcache.cache.format.naming import FILE, MAX_BYTES
 from taftcache.cache.place.failure import cannot, cause
 from taftcache.cache.place.home import Home
-from taftcache.errors import FormatError, IntegrityError, StoreChanged, StoreError, StoreUnreachable
+from taftcache.errors import NETWORK, FormatError, IntegrityError, StoreChanged, StoreError, StoreUnreachable
 
 T = TypeVar("T")
 
@@ -87,16 +87,15 @@ def unreadable(root: Home, file: str, error: OSError) -> str:
 
     Raises:
         StoreUnreachable: the file is there, but this process may not read it, has too many files open, or has closed
-        the store's folder.
+        the store's folder; or a network file system does not answer.
         StoreChanged: a commit may have removed the file.
     """
+    # NFS may say of a removed file that is open that its handle is stale
+    if (isinstance(error, FileNotFoundError) or error.errno == errno.ESTALE) and is_changed(root):
+        raise changed(root) from error
     if error.errno in _REFUSED:
         raise cannot("read", f"{root.path}/{file}", error, StoreUnreachable) from error
-    if not isinstance(error, FileNotFoundError):
-        return f"it cannot be read: {cause(error)}"
-    if is_changed(root):
-        raise changed(root) from error
-    return "it is missing"
+    return "it is missing" if isinstance(error, FileNotFoundError) else f"it cannot be read: {cause(error)}"
 
 
 def read_named(root: Home, file: str, limit: int, wanted: str, by: str, shard: str | None = None) -> bytes:
@@ -131,4 +130,4 @@ def changed(root: Home) -> StoreChanged:
     )
 
 
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EBADF, errno.EMFILE, errno.ENFILE)
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EBADF, errno.EMFILE, errno.ENFILE, *NETWORK}

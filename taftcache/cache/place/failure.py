@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 
-from taftcache.errors import FormatError, StoreError, StoreLocked, StoreWriteError
+from taftcache.errors import NETWORK, FormatError, StoreError, StoreLocked, StoreWriteError
 
+AGAIN = ", then run the same command again; the last commit is intact"
 AVOID = "do not use this store"
 _IN_THE_WAY = "a file, or a link that leads nowhere, is where a folder must be", "name a folder, or move that away"
 _CLOSE = "close what has it open (taftcache view, say) and run taftcache gc"
@@ -28,7 +29,8 @@ _CAUSES = {
     errno.EFBIG: ("the file is too large", "name a place on another file system, or allow larger files (ulimit -f)"),
     errno.ENAMETOOLONG: ("the name is too long", "name a place with a shorter path"),
     errno.ELOOP: ("too many links lead on to each other", "name the folder itself"),
-    errno.ESTALE: ("the network file system has lost the file", "mount it anew"),
+    **dict.fromkeys(NETWORK, ("the network file system does not answer", "run the same command again once it does")),
+    errno.ESTALE: ("the network file system has lost the file", "run the same command again, or mount it anew"),
 }
 
 

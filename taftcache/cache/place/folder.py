@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.cache.place.durable import make_durable
-from taftcache.cache.place.failure import AVOID, cannot, too_large
+from taftcache.cache.place.failure import AGAIN, AVOID, cannot, too_large
 from taftcache.errors import FormatError, StoreLocked, StoreNotFound, StoreWriteError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -375,5 +375,4 @@ def writing(place: Path, name: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        then = ", then run the same command again; the last commit is intact"
-        raise cannot("write to", place, error, StoreWriteError, got=name, then=then) from error
+        raise cannot("write to", place, error, StoreWriteError, got=name, then=AGAIN) from error

@@ -14,7 +14,7 @@ from taftcache.cache.format.fault import is_changed
 from taftcache.cache.format.layout import manifest_file
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cache.place.address import is_bucket, new_home, open_home
-from taftcache.cache.place.failure import cannot, forestalled
+from taftcache.cache.place.failure import AGAIN, cannot, forestalled
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import LOCK, WriterLock
@@ -25,7 +25,7 @@ from taftcache.cache.write import previous
 from taftcache.cache.write.sweep import LOST, OWN, TRANSACTION, disown, removed, sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import StoreError, StoreLocked
-from taftcache.names import is_from_macos
+from taftcache.names import is_from_macos, typed
 
 
 class Committer:
@@ -138,6 +138,8 @@ class Committer:
             sweep(self.root, self.staging, new, old)
         except StoreError as error:  # a refused command changes nothing, but this one was carried out
             error.fault = f"committed, but what the commit replaced is still there: {error.fault}"
+            cure = f"{error.do.removesuffix(AGAIN)}; " if error.do else ""
+            error.do = f"{cure}do not repeat the command itself: taftcache gc {typed(self.root.path)} removes the rest"
             raise
 
     def sweep(self) -> list[tuple[str, int]]:
