@@ -42,7 +42,7 @@ from taftcache.errors import (
     UnknownSample,
     first_line,
 )
-from taftcache.terminal.console import OUT, LogLines, Unwritten, complain, note, print_json
+from taftcache.terminal.console import OUT, ShownRecord, Unwritten, complain, note, note_warning, print_json
 
 # click's, or typer's own copy of it, whichever this typer has
 UsageError: Any = typer.BadParameter.__base__
@@ -189,8 +189,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 def _prepare() -> None:
     """Set what libraries read when they are loaded, how they log, and mend standard output."""
-    if logging.lastResort:
-        logging.lastResort.setFormatter(LogLines())
+    logging.setLogRecordFactory(ShownRecord)
+    warnings.showwarning = note_warning
     # Linear algebra threads that spin while they wait occupy the cores that they wait for: beside other work a solve
     # took several times as long. So they spin only a hundredth as long as libgomp's default. libgomp reads this when
     # torch is loaded. If the user has set OMP_WAIT_POLICY, that holds.

@@ -111,16 +111,24 @@ BEAT = 5.0  # seconds between two checks on a task that tells nothing
 QUIET = 60.0  # seconds after which a log that said nothing says how far the task is
 
 
-class LogLines(logging.Formatter):
-    """What libraries log, as ``shown``: timm's log has the names of tensors in a file."""
+class ShownRecord(logging.LogRecord):
+    """What libraries log, as ``shown``, whoever prints it, for some bring handlers of their own: timm's log has the
+    names of tensors in a file."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        if self.exc_info:  # the lines of a traceback stay lines
+            text = logging.Formatter().formatException(self.exc_info)
+            self.exc_text = "\n".join(map(shown, text.split("\n")))
+
+    def getMessage(self) -> str:
         """See logging."""
-        return shown(super().formatMessage(record))
+        return shown(super().getMessage())
 
-    def formatException(self, ei: Any) -> str:
-        """See logging; the lines of a traceback stay lines."""
-        return "\n".join(map(shown, super().formatException(ei).split("\n")))
+
+def note_warning(message: Warning | str, category: type[Warning], *_place: object, **_also: object) -> None:
+    """A `note` in place of `warnings.showwarning`: warnings, too, have texts of strangers."""
+    note(f"{category.__name__}: {' '.join(str(message).split())}")
 
 
 def complain(*texts: str) -> None:

@@ -107,7 +107,9 @@ def test_what_libraries_log_is_shown_and_not_obeyed():
     code = (
         "import logging, sys\nfrom taftcache.cli import main\ntry: main(['--version'])\nexcept SystemExit: pass\n"
         "log = logging.getLogger('timm.models._builder')\nlog.warning('Unexpected keys (%s)', sys.argv[1])\n"
-        "try: raise ValueError(sys.argv[1])\nexcept ValueError: log.exception('failed')"
+        "try: raise ValueError(sys.argv[1])\nexcept ValueError: log.exception('failed')\n"
+        "import huggingface_hub.utils.logging, warnings\nlogging.getLogger('huggingface_hub.x').warning(sys.argv[1])\n"
+        "warnings.warn(sys.argv[1])"
     )
     done = subprocess.run([sys.executable, "-c", code, EVIL + "\ntaftcache: a line"], capture_output=True, check=True)
     lines = done.stderr.decode().splitlines()
@@ -115,6 +117,9 @@ def test_what_libraries_log_is_shown_and_not_obeyed():
     assert lines[0].startswith("Unexpected keys (\\nFORGED line\\x1b[31mred")
     assert lines[0].endswith("\\ntaftcache: a line)")
     assert lines[1:3] == ["failed", "Traceback (most recent call last):"]
+    assert lines[-2].startswith("\\nFORGED line\\x1b[31mred")
+    assert lines[-1].startswith("taftcache: UserWarning: FORGED line\\x1b[31mred")
+    assert lines[-1].endswith(" taftcache: a line")
 
 
 @pytest.mark.parametrize("terminal", [False, True])
