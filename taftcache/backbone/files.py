@@ -20,7 +20,12 @@ WeightsKind = Literal["bundled", "pretrained", "file", "folder"]
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _ADDRESS = re.compile(r"[Ss]3:|[A-Za-z][A-Za-z0-9+.-]+:/")  # of a bucket, or meant to be
 # In the names of variables that hold secrets: a recipe may be a stranger's, and errors and logs show paths.
-_SECRET = re.compile("key|token|secret|passw|passphrase|credential|(^|_)(pass|pw|pat|auth|cookie)(_|$)", re.IGNORECASE)
+# A word may end with "key" (openai_apikey); monkeys and donkeys, key points and tokenizers are none.
+_SECRET = re.compile(
+    "secret|passw|passphrase|credential|(?<!mon|don|tur|hoc|joc)(key|token)s?[0-9]*(_|$)"
+    "|(^|_)(pass|pw|pat|auth|cookie)(_|$)",
+    re.IGNORECASE,
+)
 
 
 def expand_path(text: str) -> Path:

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import blake3
 import pytest
@@ -377,7 +378,10 @@ def test_paths_expand_and_name_a_missing_variable(monkeypatch, tmp_path):
 @pytest.mark.law("A recipe learns no secret of its reader: no path takes one from the environment, no address anything")
 @pytest.mark.parametrize(
     "name",
-    ["AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "openai_apikey", "PGPASSWORD", "DB_PASS", "GOOGLE_APPLICATION_CREDENTIALS"],
+    [
+        *("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "openai_apikey", "PGPASSWORD", "DB_PASS", "API_KEYS", "MY_TOKEN2"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "KEY", "KEY_PLACE"),
+    ],
 )
 def test_no_path_takes_a_secret_from_the_environment(monkeypatch, name):
     monkeypatch.setenv(name, "of-the-reader")
@@ -386,6 +390,12 @@ def test_no_path_takes_a_secret_from_the_environment(monkeypatch, name):
         with pytest.raises(RecipeError, match=f"{name}, which by its name holds a secret") as caught:
             open_source(recipe.data) if "data" in spec else recipe.store_path
         assert "of-the-reader" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["MONKEY_DATA", "KEYPOINTS", "TOKENIZER_DIR", "HOCKEY"])
+def test_a_name_that_only_has_such_letters_holds_no_secret(monkeypatch, name):
+    monkeypatch.setenv(name, "data")
+    assert expand_path(f"/x/${{{name}}}") == Path("/x/data")
 
 
 @pytest.mark.parametrize("address", ["s3://bucket", "s3:/bucket", "S3://bucket", "gs://bucket"])
