@@ -46,7 +46,7 @@ from taftcache.model.description import DESCRIPTION, FORMAT, SAVED, Description,
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
 from taftcache.model.saved import BACKBONE, CARD, CONFIG, ESTIMATOR, NETWORKS, WEIGHTS, files_in, under
-from taftcache.names import META, PRIVATE, ROWS_OF
+from taftcache.names import META, PRIVATE, ROWS_OF, is_from_macos
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TangentSpec
@@ -349,7 +349,7 @@ def check_files(folder: Path, described: Description) -> list[str]:
 
 def _new(folder: str | os.PathLike[str]) -> Path:
     folder = local_path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not (folder.is_dir() and all(is_from_macos(file.name) for file in folder.iterdir())):
         raise StoreWriteError(
             f"cannot save the model in {folder}: there is something already",
             got=str(folder),

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from taftcache.backbone.files import WEIGHTS_NAME, file_digest
 from taftcache.errors import FormatError, IntegrityError, RecipeError, first_line
+from taftcache.names import is_from_macos
 from taftcache.tangent.parameters import Layout
 
 BACKBONE = "backbone"
@@ -38,8 +39,9 @@ D = TypeVar("D", bound=_Description)
 
 
 def files_in(folder: Path) -> list[str]:
-    """The names of the files below ``folder``, in order."""
-    return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+    """The names of the files below ``folder``, in order, without those of macOS."""
+    files = (file for file in folder.rglob("*") if file.is_file() and not is_from_macos(file.name))
+    return sorted(file.relative_to(folder).as_posix() for file in files)
 
 
 def under(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

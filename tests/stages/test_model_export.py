@@ -154,6 +154,18 @@ def agree(network: torch.nn.Module, model: TangentModel) -> None:
     assert torch.allclose(network(x), model(x), rtol=1e-5, atol=1e-5)
 
 
+def test_files_of_macos_are_in_no_way_of_a_saved_model(store, tmp_path):
+    """They are none of its files either: macOS changes them when it likes."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/.DS_Store").write_bytes(b"how the folder is shown")
+    files = taftcache.save_model(TangentModel.load(store, device="cpu"), tmp_path / "model", name="models/mean")
+    assert (len(files), ".DS_Store" in files) == (6, False)
+    (tmp_path / "model/.DS_Store").write_bytes(b"otherwise")
+    assert open_model(tmp_path / "model", device="cpu").classes
+    with pytest.raises(StoreWriteError, match="there is something already"):
+        taftcache.save_model(TangentModel.load(store, device="cpu"), tmp_path / "model", name="models/mean")
+
+
 def test_nothing_is_overwritten_and_damage_is_found(store, tmp_path):
     folder = tmp_path / "model"
     with FeatureStore(store) as opened:
