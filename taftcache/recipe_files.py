@@ -22,6 +22,7 @@ PLACES = (Path(__file__).parent / "pipelines", Path(__file__).parent.parent / "p
 
 _LARGEST = 1 << 20  # bytes of a recipe
 _ENDLESS = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){100}""")  # a key of a hundred parts
+_ADDRESS = re.compile(r"(?<=\A\w\w):/(?!/)")  # s3:/, of which a Path has dropped a slash
 _FORM = 'correct it there: a line is [section], or key = value, with texts in "quotes"'
 _PATH = "correct the path, or let the file be read"
 _LINK = "correct the link, or name another file"
@@ -73,10 +74,10 @@ def recipe_file(name: str | os.PathLike[str]) -> Path:
         raise RecipeError(
             f"no recipe at {path}: it is a link that leads nowhere", got=f"a link to {path.readlink()}", do=_LINK
         )
-    near = did_you_mean(path)
+    near, said = did_you_mean(path), _ADDRESS.sub("://", str(name))
     raise RecipeError(
-        f"no recipe at {path}, and no bundled one has this name",
-        got=str(name),
+        f"no recipe at {said}, and no bundled one has this name",
+        got=said,
         do=f"{near}otherwise give a path" if near else f"give a path, or one of {', '.join(known)}",
     )
 

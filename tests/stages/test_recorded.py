@@ -85,8 +85,9 @@ def test_a_store_of_vectors_gives_its_recipe_back(tmp_path, capsys):
     file.write_text(said := printed(capsys, path, "--recipe"), encoding="utf-8")
     assert "imported from clip.npz" in said
     assert taftcache.import_(vectors, taftcache.load_recipe(file)).root_digest == made.root_digest
-    with pytest.raises(IdentityError, match="other settings, data"):
+    with pytest.raises(IdentityError, match="were imported, and no images") as caught:
         taftcache.extract(taftcache.load_recipe(file))
+    assert f"taftcache append {path} FILE" in caught.value.do
     with pytest.raises(SystemExit, match="0"):
         main(["train", str(file), "--set", "objective.ridge=0.5"])
     assert taftcache.inspect_recipe(path).objective.ridge == 0.5

@@ -57,9 +57,14 @@ def elsewhere(store: FeatureStore, recipe: Recipe, keys: Collection[str]) -> fro
 
 def check_request(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) -> None:
     """`check_words`, and check that the file of weights is the one that made the features; takes milliseconds."""
-    check_words(store, recipe, but)
     if "imported" in store.identity:
-        _refuse(store, [f"data: the store's rows were imported from {store.identity['imported']['file']}"])
+        raise IdentityError(
+            f"the rows of {store.path} were imported, and no images are to be extracted into it",
+            got=f"imported from {store.identity['imported']['file']}",
+            do=f"taftcache train {typed(store.path)} goes on with it, and taftcache append {typed(store.path)} FILE "
+            "takes in more rows; of images, make another store: --set store.path=NEW",
+        )
+    check_words(store, recipe, but)
     if "converted" in store.identity:
         _refuse(store, [f"store.dtype: the store's rows were extracted in {store.identity['converted']['from']}"])
     if not are_weights_elsewhere(store, recipe):  # else their digest has been compared
