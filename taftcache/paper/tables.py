@@ -16,6 +16,7 @@ def table1(work: Workbench) -> Iterator[ReportLine]:
     """NLFT and TAFT on the last blocks, by depth, and the head alone."""
     columns: list[tuple[Criterion, int | str]] = [("FC", work.depth)]
     for depth in work.spec.depths or (work.depth,):
+        work.store(depth)  # a depth that the model does not have is refused before anything is trained
         columns += [("TAFT", depth), ("NLFT", depth)]
     for method, depth in columns:
         presets: tuple[Preset, ...] = ("paper",) if method == "NLFT" else work.spec.presets

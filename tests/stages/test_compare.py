@@ -18,7 +18,7 @@ from sklearn.linear_model import Ridge
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.errors import DataError, RecipeError, StoreError, StoreWriteError
+from taftcache.errors import BackboneError, DataError, RecipeError, StoreError, StoreWriteError
 from taftcache.objective.objective import MOST
 from taftcache.objective.rsl import LARGEST
 from taftcache.paper import figures as paper_figures
@@ -26,6 +26,7 @@ from taftcache.paper import trial as paper_trial
 from taftcache.paper.comparison import REPORTS, TITLES, compare
 from taftcache.paper.line import ReportLine, Tuned
 from taftcache.paper.pages import BRACKETS, about, check_pages, page, write_pages
+from taftcache.paper.tables import table1
 from taftcache.paper.trial import Chosen, Setting, Trial
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 from taftcache.paper.workbench import SPLIT, Workbench
@@ -226,6 +227,13 @@ def test_validation_rows_train_nothing(place):
         assert part.test.rows == len(ids) - len(trained)
         gone = ids[:5]
         assert not {i for p in Trial(store, recipe(place), 3, 0, without=gone).parts for i in p} & set(gone)
+
+
+def test_a_depth_that_the_model_does_not_have_is_refused_before_anything_is_trained(place, monkeypatch):
+    monkeypatch.setattr(Workbench, "tuned", lambda *_, **__: pytest.fail("something is trained"))
+    made = recipe(place, compare={**SMALL, "depths": [99]})
+    with Workbench(made, Silent()) as work, pytest.raises(BackboneError, match="99"):
+        list(table1(work))
 
 
 def test_settings_are_never_chosen_on_the_rows_that_are_reported(place, monkeypatch):

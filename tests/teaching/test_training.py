@@ -817,6 +817,7 @@ def test_beta_cannot_be_chosen_on_nothing(teachers, tmp_path):
         ({"student": {"model_args": {**VIT, "global_pool": ""}}}, "does not pool.*global_pool"),
         ({"teach": {"beta": "choose", "hold_out": 1e-9}}, "teach.hold_out"),
         ({"teach": {"prior": "none", "beta": "choose", "hold_out": 1e-9}, "report": {"priors": ["kd"]}}, "hold_out"),
+        ({"teach": {"beta": "choose", "hold_out": 0.02}, "report": {"per_class": [30, 1]}}, "of 10 labelled.*hold_out"),
     ],
 )
 def test_what_is_refused_leaves_no_folder(teachers, tmp_path, sections, words):

@@ -161,11 +161,13 @@ class Students:
 
         Raises:
             BackboneError: a student that cannot be built; where students are kept, none is built.
-            DataError: β is to be chosen, and no row or every one would be held back.
+            DataError: β is to be chosen, also for a curve, and no row or every one would be held back.
         """
         recipe = self.recipe
         if recipe.teach.beta == "choose" and {recipe.teach.prior, *recipe.report.priors} != {"none"}:
-            self.training_rows(self.settings("none", 0.0, recipe.train.seeds[0], held_back=True))
+            for count in {recipe.train.per_class, *recipe.report.per_class}:
+                own = self.settings("none", 0.0, recipe.train.seeds[0], held_back=True, per_class=count)
+                self.training_rows(own)
         if not (recipe.folder / "students").is_dir():
             self.student(recipe.train.seeds[0])
 
