@@ -184,7 +184,7 @@ def test_a_network_file_system_that_does_not_answer_is_no_damage(path, monkeypat
         for read in (store.verify, lambda: list(store.shards[0].blocks())):
             with pytest.raises(StoreUnreachable, match="the network file system") as caught:
                 read()
-            assert caught.value.do.startswith("run the same command again")
+            assert caught.value.do.endswith("then run the same command again")
         with FeatureStore(path, mode="a") as other:
             fill(other, "001", NEW)
         with pytest.raises(StoreChanged if code == errno.ESTALE else StoreUnreachable):

@@ -94,7 +94,8 @@ def unreadable(root: Home, file: str, error: OSError) -> str:
     if (isinstance(error, FileNotFoundError) or error.errno == errno.ESTALE) and is_changed(root):
         raise changed(root) from error
     if error.errno in _REFUSED:
-        raise cannot("read", f"{root.path}/{file}", error, StoreUnreachable) from error
+        then = ", then run the same command again" if error.errno in NETWORK else ""
+        raise cannot("read", f"{root.path}/{file}", error, StoreUnreachable, then=then) from error
     return "it is missing" if isinstance(error, FileNotFoundError) else f"it cannot be read: {cause(error)}"
 
 

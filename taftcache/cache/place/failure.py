@@ -29,8 +29,8 @@ _CAUSES = {
     errno.EFBIG: ("the file is too large", "name a place on another file system, or allow larger files (ulimit -f)"),
     errno.ENAMETOOLONG: ("the name is too long", "name a place with a shorter path"),
     errno.ELOOP: ("too many links lead on to each other", "name the folder itself"),
-    **dict.fromkeys(NETWORK, ("the network file system does not answer", "run the same command again once it does")),
-    errno.ESTALE: ("the network file system has lost the file", "run the same command again, or mount it anew"),
+    **dict.fromkeys(NETWORK, ("the network file system does not answer", "look at the network and at the mount")),
+    errno.ESTALE: ("the network file system has lost the file", "look whether it is still mounted"),
 }
 
 
