@@ -11,7 +11,7 @@ from taftcache.backbone.files import file_digest, weights_file, weights_kind
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import check_weights_there, recorded_recipe
 from taftcache.errors import IdentityError
-from taftcache.names import typed
+from taftcache.names import imported_from, typed
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import select
@@ -60,9 +60,9 @@ def check_request(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()
     if "imported" in store.identity:
         raise IdentityError(
             f"the rows of {store.path} were imported, and no images are to be extracted into it",
-            got=f"imported from {store.identity['imported']['file']}",
+            got=f"imported from {imported_from(store.identity)}",
             do=f"taftcache train {typed(store.path)} goes on with it, and taftcache append {typed(store.path)} FILE "
-            "takes in more rows; of images, make another store: --set store.path=NEW",
+            "takes in more rows; for images, name another store.path",
         )
     check_words(store, recipe, but)
     if "converted" in store.identity:
