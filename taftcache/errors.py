@@ -28,6 +28,7 @@ An error's text says what went wrong, what was got, and what to try.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from numbers import Integral
 from pathlib import Path, PurePath
@@ -36,6 +37,7 @@ from typing import Any
 INTERRUPTED = "interrupted; what was committed is kept, and the same command resumes from there"
 INTERRUPTED_CODE = 130  # the one that shells use
 FOUND_CODE = 10  # of verify and audit, which did what they were asked to and found something
+_ADDRESS = re.compile(r"[Ss]3:|[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class TaftcacheError(Exception):
@@ -193,6 +195,12 @@ def check_path(what: str, given: object) -> None:
         raise ArgumentError(f"{what} is not a path", got=f"a {type(given).__name__}", do='"stores/quickstart", say')
     if not os.fspath(given):
         raise ArgumentError(f"{what} is empty", got=repr(given), do='name it; the current folder is "."')
+
+
+def is_address(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a bucket's address or is meant to be: S3:// and gs:// count too, because a folder of that name
+    would not be what was asked for. One slash is enough, for a Path drops the other."""
+    return _ADDRESS.match(os.fspath(path)) is not None
 
 
 def local_path(path: str | os.PathLike[str], what: str = "the place of a file or folder") -> Path:
