@@ -53,6 +53,7 @@ from taftcache.backbone.forward.engine import ImageBatch
 from taftcache.backbone.forward.processes import Processes
 from taftcache.backbone.model import Precision, in_precision, wrap_model
 from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.folder import FolderSource
 from taftcache.cache.store import FeatureStore
 from taftcache.objective.objective import Objective
@@ -156,7 +157,7 @@ def forks(transform: Preprocess) -> dict[str, float]:
     return {"fork_seconds": there - begin, "fork_end_seconds": time.perf_counter() - there}
 
 
-class Repeated:
+class Repeated(Source):
     """A source of so many images in memory, of which few differ: as RGB images of their size."""
 
     numbered = False

@@ -84,9 +84,9 @@ from taftcache.stages.files.importing import ImportReport as ImportReport
 from taftcache.stages.files.importing import import_ as import_
 from taftcache.stages.files.importing import import_vectors as import_vectors
 from taftcache.stages.files.models import ExportModelReport as ExportModelReport
+from taftcache.stages.files.models import PushReport as PushReport
 from taftcache.stages.files.models import export_model as export_model
-from taftcache.stages.files.pushing import PushReport as PushReport
-from taftcache.stages.files.pushing import push as push
+from taftcache.stages.files.models import push as push
 from taftcache.stages.files.trusting import TrustReport as TrustReport
 from taftcache.stages.files.trusting import distrust as distrust
 from taftcache.stages.files.trusting import trust as trust

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from taftcache.backbone.files import missing_place
+from taftcache.backbone.files import local_folder, missing_place
 from taftcache.cache.place.address import is_bucket, spelled
 from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
@@ -177,7 +177,7 @@ def _instead(kind: Kind, foreign: Mapping[str, Any], naming: Naming) -> str:
         return "train with a recipe of your own, or "
     if naming == "set":
         ways = " ".join(f"--set {SECTION[kind]}.{key}=…" for key in foreign)
-    elif naming == "none" or str(foreign.get("model")).startswith("local-dir:"):
+    elif naming == "none" or local_folder(str(foreign.get("model"))):
         ways = ""  # no option names a folder that a model's code is taken from
     elif kind == "images":
         ways = "--images PLACE; in Python Consent(images=…)"
@@ -294,7 +294,7 @@ def _places(recipe: Recipe, images: tuple[Path | str, ...]) -> dict[str, str]:
 
 
 def _from_hub(key: str, value: Any) -> bool:
-    return value == "pretrained" if key == "weights" else key == "model" and not str(value).startswith("local-dir:")
+    return value == "pretrained" if key == "weights" else key == "model" and not local_folder(str(value))
 
 
 def _line(path: Path | str, kind: Kind, named: Mapping[str, Any]) -> str:

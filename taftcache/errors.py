@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable, Iterator
 from numbers import Integral
 from pathlib import Path, PurePath
@@ -44,6 +45,7 @@ NETWORK = frozenset(  # errors of a network file system that does not answer now
     )
 )
 FOUND_CODE = 10  # of verify and audit, which did what they were asked to and found something
+_ADDRESS = re.compile(r"[Ss]3:|[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class TaftcacheError(Exception):
@@ -201,6 +203,12 @@ def check_path(what: str, given: object) -> None:
         raise ArgumentError(f"{what} is not a path", got=f"a {type(given).__name__}", do='"stores/quickstart", say')
     if not os.fspath(given):
         raise ArgumentError(f"{what} is empty", got=repr(given), do='name it; the current folder is "."')
+
+
+def is_address(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a bucket's address or is meant to be: S3:// and gs:// count too, because a folder of that name
+    would not be what was asked for. One slash is enough, for a Path drops the other."""
+    return _ADDRESS.match(os.fspath(path)) is not None
 
 
 def local_path(path: str | os.PathLike[str], what: str = "the place of a file or folder") -> Path:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook as on_parameter
 from torch.overrides import TorchFunctionMode
 
-from taftcache.backbone.files import WEIGHTS_NAME
+from taftcache.backbone.files import WEIGHTS_NAME, local_folder
 from taftcache.errors import BackboneError
 from taftcache.tangent.device import on_the_cpu
 
@@ -74,12 +74,12 @@ def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pr
 
 def is_of_hub(name: str) -> bool:
     """Whether timm takes the model from a repository of the hub, not from its own list or a folder."""
-    return ":" in name and not name.lower().startswith("local-dir:")
+    return ":" in name and not local_folder(name)
 
 
 def _described(name: str) -> dict[str, Any]:
     """The description that timm's builder would have given a model that a program registered and made without it."""
-    if folder := name.partition("local-dir:")[2]:
+    if folder := local_folder(name):
         written = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         return {**written["pretrained_cfg"], "architecture": written["architecture"]}
     described: dict[str, Any] = PretrainedCfg(architecture=name).to_dict()

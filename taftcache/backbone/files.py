@@ -10,7 +10,7 @@ from typing import Literal
 import blake3
 
 from taftcache.backbone.spec import BackboneSpec
-from taftcache.errors import BackboneError, RecipeError
+from taftcache.errors import BackboneError, RecipeError, is_address
 
 BUNDLED = Path(__file__).parent / "bundled"
 WEIGHTS_NAME = "model.safetensors"
@@ -18,7 +18,6 @@ STUDENT = "student"  # the section of a teaching recipe that names the model
 WeightsKind = Literal["bundled", "pretrained", "file", "folder"]
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
-_ADDRESS = re.compile(r"[Ss]3:|[A-Za-z][A-Za-z0-9+.-]+:/")  # of a bucket, or meant to be
 # In the names of variables that hold secrets: a recipe may be a stranger's, and errors and logs show paths.
 # A word may end with "key" (openai_apikey); monkeys and donkeys, key points and tokenizers are none.
 _SECRET = re.compile(
@@ -38,7 +37,7 @@ def expand_path(text: str) -> Path:
 
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
-        if _ADDRESS.match(text):
+        if is_address(text):
             raise RecipeError(
                 f"a bucket's address cannot use an environment variable, here {name}: the bucket's owner would see it",
                 got=text,
@@ -64,6 +63,13 @@ def expand_path(text: str) -> Path:
     return Path(path)
 
 
+def local_folder(name: str) -> str:
+    """FOLDER of a model or of weights that are named ``local-dir:FOLDER``, in letters of either case as for timm; empty
+    for any other name."""
+    kind, colon, folder = name.partition(":")
+    return folder or "." if colon and kind.lower() == "local-dir" else ""
+
+
 def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
     """Which of the four forms ``spec.weights`` has; BackboneError if it names nothing that exists.
 
@@ -72,8 +78,8 @@ def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
     if spec.weights == "bundled":
         return "bundled"
     if spec.weights == "pretrained":
-        source, _, folder = (spec.model or "").partition(":")
-        if source.lower() == "local-dir" and not (Path(folder) / WEIGHTS_NAME).is_file():
+        folder = local_folder(spec.model or "")
+        if folder and not (Path(folder) / WEIGHTS_NAME).is_file():
             # timm would load a pickle of the folder
             raise BackboneError(
                 f"no {WEIGHTS_NAME} in the folder of the model: other formats can run code while loading",
@@ -144,4 +150,4 @@ def file_digest(path: Path) -> str:
 
 
 def _local(weights: str) -> Path:
-    return expand_path(weights.removeprefix("local-dir:"))
+    return expand_path(local_folder(weights) or weights)

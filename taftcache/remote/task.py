@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from taftcache.backbone.files import local_folder
 from taftcache.cache.place.address import is_bucket
 from taftcache.errors import ClusterError
 from taftcache.recipe import Recipe, recipe_values
@@ -22,7 +23,7 @@ def portable(recipe: Recipe) -> dict[str, Any]:
     for key in recipe.data.places:
         data[key] = data[key] and anywhere(data[key])
     if backbone["weights"] not in ("bundled", "pretrained"):
-        backbone["weights"] = anywhere(backbone["weights"].removeprefix("local-dir:"))
+        backbone["weights"] = anywhere(local_folder(backbone["weights"]) or backbone["weights"])
     prior["teachers"] = [anywhere(path) for path in prior["teachers"]]
     return values
 

@@ -18,7 +18,10 @@ class Status(Enum):
 
     converged = "The gradient, recomputed in float64 from the rows, is below the tolerance."
     max_passes = "The pass limit was reached before the tolerance; raise max_passes or tolerance."
-    stalled = 'Rounding stopped the progress above the tolerance; raise ridge, or solve in precision "float64".'
+    stalled = (
+        "Rounding, or a loss whose second derivative jumps, stopped the progress above the tolerance; "
+        'raise ridge, or solve in precision "float64".'
+    )
     undecided = (
         "Rounding stopped the progress before the certified distance decided of a removal; "
         'raise ridge, or solve in precision "float64".'

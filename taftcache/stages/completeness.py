@@ -1,11 +1,28 @@
-"""Whether a store has all shards of its plan: an extraction may have been stopped, shards may be left out."""
+"""Whether a store has all shards of its plan, and which of them are in no model: an extraction may have been stopped,
+shards may be left out or never have been trained. No torch here, for looking must start fast."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
+from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
-from taftcache.names import extract_again, typed
+from taftcache.errors import StoreError
+from taftcache.names import (
+    EXACT,
+    HEAD,
+    INTERRUPTED_KEY,
+    MEAN,
+    WEIGHTED,
+    component_of,
+    extract_again,
+    first_few,
+    is_model,
+    typed,
+)
+from taftcache.stages.estimators import is_of_estimator
+from taftcache.tangent.spec import TAIL
 
 
 def planned_shards(store: FeatureStore) -> int:
@@ -69,4 +86,57 @@ def subtracted_notes(store: FeatureStore, rows: Mapping[str, int] | None = None)
     return [
         f"subtracted, and so left out of models/mean: {', '.join(rows)} (rows: {sum(rows.values())}); "
         f"to have them in it: taftcache train {place} {names}, then taftcache compose {place}"
+    ]
+
+
+def untrained(store: FeatureStore) -> dict[str, int]:
+    """Shards that compositions do not wait for, with their rows: nothing was ever trained on any shard, and there are
+    imported components to compose.
+
+    Whatever tells that there was a component (another shard's, a head, a sum with it, a receipt, a private release)
+    makes it one that is missing: a composition without it would pass for one of everything. Damage that hides this
+    counts as telling it.
+    """
+    there, parts = store.objects(), {component_of(ref.name) for ref in store.manifest.shards}
+    if not imported(store) or HEAD in there or not parts.isdisjoint(there):
+        return {}
+    try:
+        entries = store.ledger()
+    except StoreError:
+        return {}
+    summed = chain.from_iterable(ref.meta.get("coefficients", ()) for ref in there.values())
+    destroyed = chain.from_iterable(entry.get("destroyed", ()) for entry in entries)
+    if any(ledger.RELEASED in entry for entry in entries) or not parts.isdisjoint(chain(summed, destroyed)):
+        return {}
+    return {ref.name: ref.rows for ref in store.manifest.shards if ref.role == "train"}
+
+
+def unsolved_notes(store: FeatureStore, *, private: bool) -> list[str]:
+    """A note on what a training that never began, or was stopped, has left to do; none where there is nothing to train.
+
+    ``private``: its shards have been trained privately.
+    """
+    there, out = store.objects(), {*subtracted(store), *untrained(store)}
+    if not is_complete(store) or TAIL not in there or is_of_estimator(store):
+        return []
+    place, models = typed(store.path), [name for name in there if is_model(name)]
+    train = f"taftcache train {place}{' --private' if private else ''}"
+    shards = [ref.name for ref in store.manifest.shards if ref.role == "train" and ref.name not in out]
+    solved = {name for name in models if there[name].meta.get("key") != INTERRUPTED_KEY}
+    rest = [name for name in shards if component_of(name) not in solved]
+    if rest and not models:
+        return [f"no model yet: {train}"]
+    if rest:
+        return [f"not trained to the end: {first_few(rest)}; to go on: {train}"]
+    lacking = {MEAN, WEIGHTED, EXACT}.isdisjoint(there) and (shards or imported(store))
+    return [f"no model of the components yet: taftcache compose {place}"] if lacking else []
+
+
+def untrained_notes(store: FeatureStore) -> list[str]:
+    """A note on shards that were never trained, and how to have them in a model; else none."""
+    if not (rows := untrained(store)):
+        return []
+    return [
+        f"never trained, and so left out of compositions of what was imported: {', '.join(rows)} "
+        f"(rows: {sum(rows.values())}); to have them in: taftcache train {typed(store.path)}"
     ]

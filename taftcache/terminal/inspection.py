@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from taftcache.stages.look.inside.classes import ClassReport
     from taftcache.stages.look.inside.component_files import ComponentFileReport
     from taftcache.stages.look.inside.samples import SampleReport
-    from taftcache.stages.look.inside.shards import ShardReport
+    from taftcache.stages.look.inside.shards import ShardFigures, ShardReport
+    from taftcache.stages.look.inside.statistics import Activations
     from taftcache.stages.look.inside.stores import InspectReport
     from taftcache.stages.look.outliers import OutliersReport
     from taftcache.stages.look.prediction import FindReport
     from taftcache.stages.look.row_table import Sample
-    from taftcache.stages.look.statistics import Activations
     from taftcache.stages.look.suspects import SuspectsReport
     from taftcache.stages.train.private.records import Budget
     from taftcache.view.report import PageReport
@@ -102,13 +102,13 @@ def show_inspect(report: InspectReport) -> None:
         OUT.print(_activations(report.activations, report.dtype))
 
 
-def shards_table(shards: Sequence[dict[str, Any]]) -> Table:
+def shards_table(shards: Sequence[ShardFigures]) -> Table:
     """A line for each shard, readable at 80 columns."""
     table = plain_table("shard", "role", "rows", "classes", "per class", "size", "max |x|", "digest")
     for s in shards:
         table.add_row(
-            s["name"], s["role"], str(s["rows"]), str(s["classes"]), _range(s["fewest"], s["most"]),
-            readable_size(s["bytes"]), f"{s['max_abs']:.3g}", s["digest"][:8],
+            s.name, s.role, str(s.rows), str(s.classes), _range(s.fewest, s.most),
+            readable_size(s.bytes), f"{s.max_abs:.3g}", s.digest[:8],
         )  # fmt: skip
     return table
 
@@ -156,12 +156,12 @@ def show_shard(report: ShardReport) -> None:
     """One shard: balance, activations, component."""
     s = report.shard
     OUT.print(
-        f"shard {s['name']} ({s['role']}): {counted(s['rows'], 'row')}, {readable_size(s['bytes'])}, {s['dtype']}"
-        f" in chunks of {counted(s['chunk_rows'], 'row')}"
+        f"shard {s.name} ({s.role}): {counted(s.rows, 'row')}, {readable_size(s.bytes)}, {s.dtype}"
+        f" in chunks of {counted(s.chunk_rows, 'row')}"
     )
-    OUT.print(f"digest {s['digest']}")
+    OUT.print(f"digest {s.digest}")
     _bars(report.rows_per_class)
-    OUT.print(_activations(report.activations, s["dtype"]))
+    OUT.print(_activations(report.activations, s.dtype))
     if report.component is not None:
         m = report.component
         c = m.get("certificate")
@@ -172,7 +172,7 @@ def show_shard(report: ShardReport) -> None:
         _tried(m)
         _privacy([m])
     print_notes(report.notes)
-    _first(report.first_samples, s["rows"], f"--shard {s['name']}")
+    _first(report.first_samples, s.rows, f"--shard {s.name}")
 
 
 def show_component_file(report: ComponentFileReport) -> None:
@@ -209,7 +209,7 @@ def show_class(report: ClassReport) -> None:
         f"class {report.label}: {counted(report.rows, 'training row')} ({100 * report.share:.1f} %),"
         f" {report.held_out_rows} held out",
     )
-    _bars({s["name"]: s["rows"] for s in report.shards}, {s["name"]: s["share"] for s in report.shards})
+    _bars({s.name: s.rows for s in report.shards}, {s.name: s.share for s in report.shards})
     _first(report.first_samples, report.rows, f"--class {report.label}")
 
 
@@ -361,7 +361,7 @@ def _activations(a: Activations, dtype: str) -> Text:
     worst = ", ".join(f"{c['channel']} ({c['ratio']:.1f}×)" for c in s["largest_channels"][:3])
     return stacked(
         "activations, every value (at extraction)",
-        f"  max |x| {g['max_abs']:.4g}: {dtype} overflows at {g['headroom']:.3g} times that; mean ‖x‖"
+        f"  max |x| {g['max_abs']:.4g}: {dtype} overflows at {g['headroom']:.3g} times that; mean token ‖x‖"
         f" {g['mean_token_norm']:.4g}",
         "  NaN, infinities, overflow: none, extraction refuses them",
         f"activations, {s['rows']} of {counted(s['of'], 'row')} (sampled now)",

@@ -10,8 +10,7 @@ from taftcache.terminal.console import OUT, print_notes, say
 
 if TYPE_CHECKING:
     from taftcache.stages.files.components import ComponentReport
-    from taftcache.stages.files.models import ExportModelReport
-    from taftcache.stages.files.pushing import PushReport
+    from taftcache.stages.files.models import ExportModelReport, PushReport
 
 
 def show_export_model(report: ExportModelReport) -> None:

@@ -139,7 +139,7 @@ def test_splits_in_one_file_of_arrays(kind, tmp_path, spelt):
     assert [item.id for item in train.items] == [f"set/train/{k:04d}" for k in range(4)]
     assert [item.id for item in test.items] == [f"set/test/{k:04d}" for k in range(4)]
     assert np.array_equal(np.asarray(test.read(0)), PIXELS[2])
-    assert (train.splits, train.numbered) == (["test", "train", "val"], True)
+    assert (train.info.splits, train.numbered) == (["test", "train", "val"], True)
     alone, none = open_source(DataSpec(**named, train_split="val"))
     assert (alone.items[0].id, none) == ("set/val/0000", None)
     with pytest.raises(DataError, match="no array 'x' of the split 'dev'") as caught:
@@ -156,7 +156,7 @@ def test_arrays_of_no_split_are_those_of_the_file(opened, kind, tmp_path):
     plain = {"images": PIXELS, "labels": LABELS, "classes": np.array(["x", "y", "z"])}
     arrays = in_splits("{split}_{key}") | plain
     whole = opened(arrays)
-    assert (len(whole.items), whole.items[0].id, whole.splits) == (6, "set/0000", ["", "test", "train"])
+    assert (len(whole.items), whole.items[0].id, whole.info.splits) == (6, "set/0000", ["", "test", "train"])
     file = str(tmp_path / f"set.{kind}")
     train, test = open_source(DataSpec(source=kind, train=file, test=file, test_split="test"))
     assert (len(train.items), train.classes, test.classes) == (4, ["x", "y", "z"], ["x", "y", "z"])

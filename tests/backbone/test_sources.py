@@ -13,7 +13,6 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from taftcache.backbone.sources.base import Item
-from taftcache.backbone.sources.folder import empty_folders, left_aside
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.sources.pictures import decoded
 from taftcache.backbone.sources.rgb import open_rgb, to_rgb
@@ -107,7 +106,7 @@ def test_images_of_names_that_are_not_printable_are_skipped(folder, name):
         only(source="folder", train=str(folder))
     source = only(source="folder", train=str(folder), unreadable="skip")
     assert source.items == [item for item in whole if item.id != "ant/0.png"]
-    assert left_aside(source) == [f"ant/{name}"]
+    assert source.info.aside == [f"ant/{name}"]
 
 
 @pytest.mark.parametrize("limit", [None, 5])
@@ -115,7 +114,7 @@ def test_an_empty_folder_is_a_class_without_images(folder, limit):
     (folder / "dog").mkdir()
     (folder / "dog" / "notes.txt").write_text("x")
     source = only(source="folder", train=str(folder), limit=limit)
-    assert (source.classes[-1], empty_folders(source)) == ("dog", [folder / "dog"])
+    assert (source.classes[-1], source.info.empty) == ("dog", ["dog"])
     assert {item.label for item in source.items} <= {0, 1, 2}
 
 

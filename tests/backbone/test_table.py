@@ -14,7 +14,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from taftcache.backbone.sources.arrays import ArraySource, AskedArrays, label_indexes, split_of
-from taftcache.backbone.sources.base import check_classes
+from taftcache.backbone.sources.base import check_labels
 from taftcache.backbone.sources.columns import configurations_in, is_table, read_table, splits_in, tables_in
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
@@ -304,12 +304,12 @@ def test_fractions_that_come_again_are_classes(folder):
 
 def test_a_few_rows_may_have_fractions_for_classes_and_so_may_any_whose_classes_are_given():
     few = ["1.5", "3.0", "7.25", "inf"]
-    check_classes("here", few)
+    check_labels("here", few)
     many = [str(k + 0.5) for k in range(30)]
     with pytest.raises(DataError, match="values, not classes"):
-        check_classes("here", many)
+        check_labels("here", many)
     assert label_indexes(Path("here"), np.array(many), many) == (many, list(range(30)))
-    check_classes("here", [*map(str, range(30)), "nan"])
+    check_labels("here", [*map(str, range(30)), "nan"])
 
 
 @pytest.mark.law("Without names, exactly the labels that occur are the classes, in numeric order, in any kind of file")

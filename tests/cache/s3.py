@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Lock, Thread
 
 Fault = Callable[[str, str, int], str | None]
@@ -35,6 +36,22 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def make_bucket(name: str, port: int) -> None:
+    made = urllib.request.Request(f"http://127.0.0.1:{port}/{name}", method="PUT")
+    urllib.request.urlopen(made, timeout=30).close()
+
+
+def reached_at(port: int, staging: Path) -> dict[str, str]:
+    """The environment in which buckets of the server at a port are reached."""
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_REGION": "us-east-1",
+        "TAFTCACHE_STAGING": str(staging),
+    }
 
 
 @contextmanager

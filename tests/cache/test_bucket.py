@@ -30,7 +30,7 @@ from taftcache.errors import (
 from taftcache.stages.writing import writable
 
 from .making import create, fill, holds, names, row, tree
-from .s3 import Proxy, no_fault, server
+from .s3 import Proxy, make_bucket, no_fault, reached_at, server
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
@@ -53,15 +53,8 @@ def address(proxy, monkeypatch, tmp_path, request):
     """A fresh bucket's ``s3://bucket/prefix``, and the environment in which it is reached."""
     bucket = f"b{abs(hash(request.node.name)) % 10**9}"
     proxy.fault, proxy.seen, proxy.hurt = no_fault, [], []
-    made = urllib.request.Request(f"http://127.0.0.1:{proxy.to}/{bucket}", method="PUT")
-    urllib.request.urlopen(made, timeout=30).close()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.server_port}",
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_REGION": "us-east-1",
-        "TAFTCACHE_STAGING": str(tmp_path / "desk"),
-    }.items():
+    make_bucket(bucket, proxy.to)
+    for name, value in reached_at(proxy.server_port, tmp_path / "desk").items():
         monkeypatch.setenv(name, value)
     return f"s3://{bucket}/some/stores/mine"
 

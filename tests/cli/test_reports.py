@@ -20,6 +20,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.errors import ArgumentError
 from taftcache.stages.certificates import JudgedCertificate
+from taftcache.stages.look.inside.shards import ShardFigures
 from taftcache.stages.train.training import TrainReport
 from taftcache.terminal.inspection import shards_table
 from taftcache.terminal.pipeline import show_train
@@ -61,6 +62,8 @@ INSPECT |= {"left_out", "tangent", "held_out_rows", "activations", "integrity", 
 SAMPLE = {"sample", "shard", "row", "label", "first_token_norm", "mean_token_norm", "max_abs"}
 SAMPLE |= {"predictions", "moved_bound", "notes"}
 SHARD = {"store", "shard", "rows_per_class", "activations", "component", "first_samples", "notes"}
+FIGURES = {"name", "role", "rows", "bytes", "dtype", "chunk_rows", "digest", "max_abs", "mean_token_norm", "classes"}
+FIGURES |= {"fewest", "most", "rows_per_class"}
 CLASS = {"store", "label", "rows", "held_out_rows", "share", "shards", "first_samples"}
 REPORT = {"store", "root_digest", "file", "bytes", "rows", "details", "notes"}
 VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries", "mended", "dropped", "reasons"}
@@ -174,6 +177,7 @@ def test_json_of_every_command(cli, store, images, tmp_path):
     }
     assert set(seen["predict"]["predictions"][0]) == PREDICTION
     assert seen["run"]["store"] == str(store)
+    assert set(cli("inspect", store, "--shard", "000", "--json").json["shard"]) == FIGURES
     listed = json.loads(cli("inspect", store, "--shard", "000", "--ids", "--json").out)
     assert {frozenset(row) for row in listed} == {frozenset({"sample", "shard", "role", "label"})}
 
@@ -360,7 +364,8 @@ def test_a_report_says_what_it_is_at(cli, store, tmp_path, monkeypatch):
 def test_a_shard_with_long_values_stays_on_one_line():
     """``678.0 KB`` was folded, and so was the header above it."""
     counts = {"rows": 10_000, "classes": 101, "fewest": 12, "most": 240, "bytes": 678_000, "max_abs": 14.97}
-    shard = {"name": "held-out", "role": "held-out", "digest": "b65e4825" * 8, **counts}
+    kept = {"dtype": "float16", "chunk_rows": 64, "mean_token_norm": 20.5, "rows_per_class": {}}
+    shard = ShardFigures(name="held-out", role="held-out", digest="b65e4825" * 8, **counts, **kept)
     out = io.StringIO()
     Console(file=out, width=80).print(shards_table([shard]))
     assert len(out.getvalue().split("digest")[1].strip().splitlines()) == 2

@@ -162,3 +162,36 @@ def test_it_keeps_to_its_passes(limit):
     found = SpanNewton(pair()).solve(Goal(tolerance=1e-12, max_passes=limit))
     assert found.status is Status.max_passes
     assert found.stats.passes <= limit
+
+
+class SquaredHinge:
+    """½ mean_k max(0, 1 − s_k z_k)², one class against the rest: D jumps where a margin is reached."""
+
+    quadratic = False
+
+    def value(self, z, y):
+        return (self._short(z, y) ** 2).mean(1) / 2
+
+    def gradient(self, z, y):
+        return -self._sign(z, y) * self._short(z, y) / z.shape[1]
+
+    def hessian(self, z, y, v):
+        return (self._short(z, y) > 0) * v / z.shape[1]
+
+    def root(self, z, y, v):
+        return (self._short(z, y) > 0) * v / z.shape[1] ** 0.5
+
+    def _sign(self, z, y):
+        return (-torch.ones_like(z)).scatter_(1, y[:, None], 1.0)
+
+    def _short(self, z, y):
+        return (1 - self._sign(z, y) * z).clamp(min=0)
+
+
+def test_where_the_second_derivative_jumps_a_solve_may_end_early_and_says_why():
+    """No precision helps there, and the message blamed rounding alone."""
+    problem = make_problem(loss=SquaredHinge(), ridge=1e-6)
+    found = SpanNewton(ProblemPair(problem, problem)).solve(Goal())
+    assert found.status is Status.stalled
+    assert "a loss whose second derivative jumps" in found.status.value
+    assert found.certificate.relative_gradient == pytest.approx(left_over(problem, found.value), rel=1e-4)

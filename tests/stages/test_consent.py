@@ -95,7 +95,7 @@ def test_trust_is_of_one_place_and_of_these_names(photographed, foreign, images,
     [
         ({"backbone": {"model": "vit", "weights": "ours.safetensors"}}, ["backbone.weights is {}/ours.safetensors"]),
         (
-            {"backbone": {"model": "local-dir:net", "weights": "local-dir:nets/x"}, "prior": {"teachers": ["a", "/b"]}},
+            {"backbone": {"model": "Local-Dir:net", "weights": "local-dir:nets/x"}, "prior": {"teachers": ["a", "/b"]}},
             ["backbone.weights is {}/nets/x", "backbone.model is {}/net", "prior.teachers is {}/a"],
         ),
         ({"data": {"source": "timm", "train": "torch/cifar10", "root": "r"}}, ["data.root is {}/r"]),
@@ -223,6 +223,7 @@ def test_one_place_is_not_read_as_the_letters_of_its_name(kind):
         {"weights": "pretrained", "model": "hf-hub:attacker/evil"},
         {"weights": "pretrained", "model": "vit_tiny_patch16_224.augreg_in21k"},
         {"weights": "pretrained", "model": "local-dir:/home/reader"},
+        {"weights": "pretrained", "model": "Local-Dir:/home/reader"},
         {"weights": "local-dir:${SECRET}"},
         {"weights": "~/weights.safetensors", "model": "hf-hub:attacker/evil"},
     ],
@@ -241,12 +242,12 @@ def test_a_strangers_weights_are_neither_opened_nor_downloaded(foreign, monkeypa
     with pytest.raises(UntrustedStore) as refused:
         TangentModel.load(foreign, device="cpu")
     assert "of-the-reader" not in str(refused.value)
-    file, by_hub = named["weights"] != "pretrained", named.get("model", "local-dir:")[:10] != "local-dir:"
+    file, by_hub = named["weights"] != "pretrained", named.get("model", "local-dir:")[:10].lower() != "local-dir:"
     assert ("--weights FILE" in refused.value.do) is ("weights=…" in refused.value.do) is file
     assert ("--allow-hub" in refused.value.do) is ("hub=True" in refused.value.do) is by_hub
     assert str(Path(os.environ["XDG_STATE_HOME"]) / "taftcache" / "trusted") in refused.value.do
     assert asked == []
-    hub = named["weights"] == "pretrained" and "local-dir:" not in named["model"]
+    hub = named["weights"] == "pretrained" and "local-dir:" not in named["model"].lower()
     with pytest.raises(taftcache.BackboneError if hub else UntrustedStore):
         TangentModel.load(foreign, device="cpu", consent=Consent(hub=True))
     assert asked == ([named["model"]] if hub else [])

@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 import taftcache
-from taftcache.backbone.sources.base import Item
+from taftcache.backbone.sources import table as table_source
+from taftcache.backbone.sources.base import Item, SourceInfo
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, DataSpec
 from taftcache.cache.store import FeatureStore
@@ -374,7 +375,7 @@ def test_a_class_of_a_split_that_is_not_used_is_no_class(place, monkeypatch):
     data = {"source": "table", "train": file, "test": file, "test_split": "test"}
     asking = recipe(place / "store", data=data | {"image_key": "file_name", "label_key": "species"})
     with monkeypatch.context() as before:
-        before.setattr("taftcache.stages.extract.forgotten.unused_classes", lambda source: set())
+        before.setattr(table_source, "SourceInfo", lambda **said: SourceInfo(**said | {"unused": ()}))
         taftcache.extract(asking)
     with FeatureStore(place / "store") as store:
         assert store.classes == ["0", "1", "2"]

@@ -12,7 +12,7 @@ from taftcache.cli import main
 from taftcache.errors import CompositionError, RecipeError, StaleStore, StoreError
 from taftcache.names import EXACT, MEAN, WEIGHTED
 from taftcache.recipe import parse_recipe
-from taftcache.stages.train.untrained import untrained
+from taftcache.stages.completeness import untrained
 from tests.stages.making import commits, open_store
 
 ELSEWHERE = "components/elsewhere"

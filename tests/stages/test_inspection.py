@@ -14,10 +14,10 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import StoreError
 from taftcache.names import INTERRUPTED_KEY, is_model
+from taftcache.stages.look.inside.statistics import OUTLIER, SAMPLED_CHUNKS, SAMPLED_ROWS, activations
 from taftcache.stages.look.inside.stores import look_at_files
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.seen import saw
-from taftcache.stages.look.statistics import OUTLIER, SAMPLED_CHUNKS, SAMPLED_ROWS, activations
 from tests.stages.forging import forge_meta
 from tests.stages.making import open_store, recipe
 
@@ -29,7 +29,7 @@ def all_rows(store):
 
 def test_statistics_of_few_rows_are_those_of_all(finished, monkeypatch):
     """With a sample as large as the store."""
-    monkeypatch.setattr("taftcache.stages.look.statistics.SAMPLED_CHUNKS", 50)
+    monkeypatch.setattr("taftcache.stages.look.inside.statistics.SAMPLED_CHUNKS", 50)
     with FeatureStore(finished) as store:
         x, found = all_rows(store), activations(store)
     norms = np.linalg.norm(x, axis=2)
@@ -119,7 +119,7 @@ def test_a_class_and_a_shard(finished):
             assert report.share == pytest.approx((rows & ~table.held_out).sum() / (~table.held_out).sum())
             assert {store.locate(i)[0].labels[store.locate(i)[1]] for i in report.first_samples} <= {int(label)}
         shard = taftcache.inspect_shard(store, "001")
-        assert sum(shard.rows_per_class.values()) == shard.shard["rows"] == store.shard("001").rows
+        assert sum(shard.rows_per_class.values()) == shard.shard.rows == store.shard("001").rows
         assert shard.component["name"] == "components/001"
         assert taftcache.inspect_shard(store, "held-out").component is None
         with pytest.raises(StoreError):

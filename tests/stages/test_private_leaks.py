@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,17 +103,24 @@ def swap_a_row(path: Path) -> None:
             writer.commit()
 
 
+@contextmanager
+def trained_copy(finished: Path, path: Path) -> Iterator[FeatureStore]:
+    """A copy of the store at ``path``, trained with the same noise as any; one called "other" has another row."""
+    shutil.copytree(finished, path)
+    if path.name == "other":
+        swap_a_row(path)
+    with open_store(path) as store:
+        with seeded_noise():
+            taftcache.train_private(store, settings(store))
+        taftcache.compose(store)
+        yield store
+
+
 def test_neighbours_leave_alike_but_for_what_is_noisy(finished, tmp_path):
     """With the same noise in both: beside Δw and its norm, all that leaves is equal to the byte."""
     said = []
     for name in ("one", "other"):
-        path = shutil.copytree(finished, tmp_path / name)
-        if name == "other":
-            swap_a_row(path)
-        with open_store(path) as store:
-            with seeded_noise():
-                taftcache.train_private(store, settings(store))
-            taftcache.compose(store)
+        with trained_copy(finished, tmp_path / name) as store:
             leave(store, tmp_path / f"{name}-out")
         out = tmp_path / f"{name}-out"
         told = [header(out / f"{leaf}.safetensors") for leaf in ("000", "mean")]
@@ -128,13 +137,7 @@ def test_neighbours_leave_alike_but_for_what_is_noisy(finished, tmp_path):
 def test_what_the_store_itself_says_of_a_component_is_random_or_noisy(finished, tmp_path):
     metas, keys = [], []
     for name in ("one", "other"):
-        path = shutil.copytree(finished, tmp_path / name)
-        if name == "other":
-            swap_a_row(path)
-        with open_store(path) as store:
-            with seeded_noise():
-                taftcache.train_private(store, settings(store))
-            taftcache.compose(store)
+        with trained_copy(finished, tmp_path / name) as store:
             objects = {n: dict(ref.meta) for n, ref in store.objects().items() if PRIVATE in ref.meta}
             keys += [objects[f"components/00{k}"].pop("key") for k in (0, 1)]
             assert set(read_keys(store)) == set(keys[-2:])

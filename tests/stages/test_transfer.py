@@ -74,21 +74,13 @@ def test_chunks_that_are_too_large_are_refused_before_a_store_is_made(finished, 
 
 def test_a_whole_run_in_a_bucket(finished, tmp_path, monkeypatch):
     """Extract, train, forget and read in a bucket; its copy in a folder has the folder's bytes."""
-    import urllib.request
-
-    from tests.cache.s3 import server
+    from tests.cache.s3 import make_bucket, reached_at, server
 
     pytest.importorskip("obstore")
     pytest.importorskip("moto")
     with server() as port:
-        urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/bucket", method="PUT")).close()
-        for name, value in {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            "AWS_ACCESS_KEY_ID": "testing",
-            "AWS_SECRET_ACCESS_KEY": "testing",
-            "AWS_REGION": "us-east-1",
-            "TAFTCACHE_STAGING": str(tmp_path / "desk"),
-        }.items():
+        make_bucket("bucket", port)
+        for name, value in reached_at(port, tmp_path / "desk").items():
             monkeypatch.setenv(name, value)
         address = "s3://bucket/store"
         assert str(taftcache.estimate(recipe(address)).store) == address

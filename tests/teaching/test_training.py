@@ -26,7 +26,7 @@ import taftcache
 from taftcache.backbone.model import weights_digest
 from taftcache.backbone.sources.base import Item
 from taftcache.backbone.sources.digits import DigitsSource
-from taftcache.backbone.sources.subset import Subset
+from taftcache.backbone.sources.opening import Subset
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import (
     ArgumentError,

@@ -21,8 +21,10 @@ from taftcache.backbone.sources.base import (
     REGRESSION,
     Item,
     Knows,
-    check_classes,
+    Source,
+    SourceInfo,
     check_items,
+    check_labels,
     decoding,
     name_order,
 )
@@ -67,13 +69,13 @@ class SplitArrays(NamedTuple):
     splits: Sequence[str]
 
 
-class ArraySource:
+class ArraySource(Source):
     """Images from ``arrays`` (numpy arrays, or HDF5 datasets that are read one image at a time), those of a split by
-    plain names. ``splits`` as in `SplitArrays`."""
+    plain names."""
 
     def __init__(self, asked: AskedArrays, arrays: Mapping[str, Any], read: SplitArrays) -> None:
         file, image_key, label_key = asked.file, asked.image_key, asked.label_key
-        self.splits = read.splits
+        self.info = SourceInfo(splits=read.splits, of_split="" not in read.splits)
         self._encoded = image_key not in arrays and "blob" in arrays
         if self._encoded:
             label_key = label_key if label_key in arrays else "label"
@@ -272,7 +274,7 @@ def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tu
     if names is None:
         if all(map(_DECIMAL.fullmatch, found)):  # as pandas writes integers once there were gaps
             found = [text.partition(".")[0] if _WHOLE.fullmatch(text) else text for text in found]
-        check_classes(file, found)
+        check_labels(file, found)
         names = sorted(set(found), key=name_order)
     known = {name: k for k, name in enumerate(names)}
     unknown = sorted(set(found) - known.keys())

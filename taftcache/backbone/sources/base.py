@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from decimal import Decimal
 from math import isfinite
 from typing import NamedTuple, Protocol
@@ -31,6 +32,25 @@ class Item(NamedTuple):
     label: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class SourceInfo:
+    """What a source says of the place that it reads, besides its images.
+
+    empty: classes whose folders have no image. unused: classes that only rows of splits which are not used have.
+    aside: images that are left out, by the ids that they would have.
+    splits: those that have files or arrays of their own; ``""`` among them if the images are of none.
+    rows_by_split: how many rows have each value of a column that names splits.
+    of_split: whether the images are those of one split, which the recipe names.
+    """
+
+    empty: Collection[str] = ()
+    unused: Collection[str] = ()
+    aside: Sequence[str] = ()
+    splits: Collection[str] = ()
+    rows_by_split: Mapping[str, int] = field(default_factory=dict)
+    of_split: bool = False
+
+
 class Labelled(Protocol):
     """Samples with labels, indexes to ``classes``."""
 
@@ -40,6 +60,9 @@ class Labelled(Protocol):
     @property
     def items(self) -> list[Item]: ...
 
+    @property
+    def info(self) -> SourceInfo: ...
+
 
 class Source(Protocol):
     """Labelled images in a fixed order; ``read`` may be called from several threads at once, and in forked processes.
@@ -48,16 +71,21 @@ class Source(Protocol):
     lists may be replaced: where forgotten images are left out, say.
 
     numbered: whether ids are numbers of rows in a file that its owner may change: if a row is removed or moved, others
-        get its id.
+        get its id. info: what else it says of its place.
     """
 
     classes: list[str]
     items: list[Item]
     numbered: bool
+    info: SourceInfo = SourceInfo()
 
     def read(self, index: int) -> Image.Image:
         """The image ``items[index]`` in RGB; UnreadableImage, naming it, if it does not decode."""
         ...
+
+    def missing(self) -> list[str]:
+        """Ids of images whose files are not there; most sources list only files that are."""
+        return []
 
 
 def any_numbered(*sources: Source | None) -> bool:
@@ -107,7 +135,7 @@ _NUMERIC = re.compile(r"-?\d+(\.\d+)?")
 FEW = 20  # in so few samples, most may well have a class of their own
 
 
-def check_classes(place: object, labels: Sequence[str]) -> None:
+def check_labels(place: object, labels: Sequence[str]) -> None:
     """DataError if labels, one a row, differ only in blanks, or look like values of a regression: fractions, more than
     a few of them and mostly different."""
     bare: dict[str, str] = {}

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.base import Item
+from taftcache.backbone.sources.base import Item, Source
 
 
 @cache
@@ -19,7 +19,7 @@ def _loaded() -> tuple[np.ndarray, list[int]]:
     return np.round(digits.images * (255 / 16)).astype(np.uint8), digits.target.tolist()
 
 
-class DigitsSource:
+class DigitsSource(Source):
     """Grey values 0 to 16 become RGB 0 to 255; ids are ``digits/0000`` to ``digits/1796``."""
 
     numbered = False  # nobody removes a row of them

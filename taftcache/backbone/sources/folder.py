@@ -11,10 +11,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from taftcache.backbone.sources.base import SKIP, SPLITS, TRAIN, Item, Labelled, Source, check_items, decoding
+from taftcache.backbone.sources.base import SKIP, SPLITS, TRAIN, Item, Source, SourceInfo, check_items, decoding
 from taftcache.backbone.sources.columns import is_table
 from taftcache.backbone.sources.rgb import open_rgb
-from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
 from taftcache.names import counted, first_few
 
@@ -25,14 +24,14 @@ UNREAD = frozenset({".avif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl", 
 _DEEPEST = 100  # folders within each other
 
 
-class FolderSource:
-    """Classes are the folders in ``root`` sorted by name, ids the paths below ``root`` with ``/``; ``empty`` are the
-    folders without an image, which are classes too.
+class FolderSource(Source):
+    """Classes are the folders in ``root`` sorted by name, ids the paths below ``root`` with ``/``; folders without
+    an image are classes too.
 
     prefix: put before every id, to tell two roots apart. skip: leave out images whose paths are not printable text.
-    Names that begin with a dot and files without an image's suffix are left out. ``aside`` has images that are left
-    out: those that ``skip`` leaves out, those of types that are not read, and those beside the folders. Links are
-    followed, but not in circles.
+    Names that begin with a dot and files without an image's suffix are left out. ``info.aside`` has images that are:
+    those that ``skip`` leaves out, those of types that are not read, and those beside the folders. Links are followed,
+    but not in circles.
     """
 
     numbered = False
@@ -61,19 +60,20 @@ class FolderSource:
                 got=first_few(folders),
                 do=f"set train and test to those folders, for example --set data.train={root / first}",
             )
-        self.classes, self.items, self.empty = folders, list[Item](), list[Path]()
+        self.classes, self.items, empty = folders, list[Item](), list[str]()
         loose = sorted(e.name for e in entries if suffix(e.name) in SUFFIXES | UNREAD and e.name not in folders)
-        self.aside = [prefix + name for name in loose]
+        aside = [prefix + name for name in loose]
         for label, name in enumerate(folders):
             paths = sorted(_images(root / name, name, [_identity(root)]))
             found = [path for path in paths if suffix(path) in SUFFIXES and (path.isprintable() or not skip)]
             self.items += [Item(prefix + path, label) for path in found]
-            self.empty += [] if found else [root / name]
-            self.aside += [prefix + path for path in sorted({*paths}.difference(found))]
-        if not self.items and self.aside:
+            empty += [] if found else [name]
+            aside += [prefix + path for path in sorted({*paths}.difference(found))]
+        self.info = SourceInfo(empty=empty, aside=aside)
+        if not self.items and aside:
             raise DataError(
                 f"the folders of {root} have no images of a type that is read",
-                got=f"{counted(len(self.aside), 'file')} left out, the first: {self.aside[0]}",
+                got=f"{counted(len(aside), 'file')} left out, the first: {aside[0]}",
                 do=f"put files of these types there: {', '.join(sorted(SUFFIXES))}",
             )
         check_items(str(root), self.classes, self.items, f"; or {SKIP}")
@@ -83,20 +83,6 @@ class FolderSource:
         file = self._root / id.removeprefix(self._prefix)
         with decoding(id, lambda: not file.is_symlink()):  # one of those was dead before
             return open_rgb(file)
-
-
-def empty_folders(source: Labelled) -> list[Path]:
-    """Folders of classes that have no image; other sources know none."""
-    if isinstance(source, Subset):
-        return empty_folders(source.whole)
-    return source.empty if isinstance(source, FolderSource) else []
-
-
-def left_aside(source: Source) -> list[str]:
-    """Images that a folder's source does not take, by the ids that they would have; other sources know none."""
-    if isinstance(source, Subset):
-        return left_aside(source.whole)
-    return source.aside if isinstance(source, FolderSource) else []
 
 
 def images_below(folder: Path) -> tuple[list[Path], list[str]]:

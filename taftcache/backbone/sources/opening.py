@@ -7,6 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import assert_never
 
+import blake3
+from PIL import Image
+
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.arrays import AskedArrays
 from taftcache.backbone.sources.base import Knows, Source
@@ -16,12 +19,32 @@ from taftcache.backbone.sources.folder import FolderSource
 from taftcache.backbone.sources.hdf5 import open_hdf5
 from taftcache.backbone.sources.npz import open_npz
 from taftcache.backbone.sources.published import open_published
-from taftcache.backbone.sources.subset import Subset
 from taftcache.backbone.sources.table import TableSource
 from taftcache.backbone.sources.timm_dataset import TimmSource
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError
 from taftcache.names import counted, first_few
+
+
+class Subset(Source):
+    """At most ``limit`` images of ``source``, in its order.
+
+    They are those whose ids have the smallest digests. The first ones of a folder would all be of one
+    class; and with digests, other images do not change which of two ranks first.
+    """
+
+    def __init__(self, source: Source, limit: int) -> None:
+        ranked = sorted(range(len(source.items)), key=lambda k: blake3.blake3(source.items[k].id.encode()).digest())
+        self._whole, self._kept = source, sorted(ranked[:limit])
+        self.classes, self.numbered, self.info = source.classes, source.numbered, source.info
+        self.items = [source.items[k] for k in self._kept]
+
+    def read(self, index: int) -> Image.Image:
+        return self._whole.read(self._kept[index])
+
+    def missing(self) -> list[str]:
+        kept = {item.id for item in self.items}
+        return [id for id in self._whole.missing() if id in kept]
 
 
 def open_source(spec: DataSpec, knows: Knows = None) -> tuple[Source, Source | None]:

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from taftcache.backbone.sources.arrays import most_expanded
-from taftcache.backbone.sources.base import Item, check_items, decoding
+from taftcache.backbone.sources.base import Item, Source, check_items, decoding
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
@@ -26,25 +26,25 @@ TRAINING_OF_CALTECH256 = 60  # a class; Caltech-256 has no published split
 
 _HEAD, _COMPRESSED = 128, 15  # of a MATLAB file: bytes before the first variable, and its mark of a compressed one
 
-Labelled = list[tuple[str, int]]  # (path below the root, class)
+Listed = list[tuple[str, int]]  # (path below the root, class)
 
 
 class Published(NamedTuple):
     """Where a dataset lies below its root: a marker that must be there, and how the two lists are read."""
 
     marker: str
-    read: Callable[[Path], tuple[list[str], Labelled, Labelled]]
+    read: Callable[[Path], tuple[list[str], Listed, Listed]]
     train: int
     test: int
     classes: int
 
 
-class ListedSource:
+class ListedSource(Source):
     """Images by a list of paths below ``root``."""
 
     numbered = False
 
-    def __init__(self, name: str, root: Path, classes: list[str], listed: Labelled) -> None:
+    def __init__(self, name: str, root: Path, classes: list[str], listed: Listed) -> None:
         self._root, self.classes = root, classes
         self.items = [Item(path, label) for path, label in sorted(listed)]
         check_items(f"{name} at {root}", classes, self.items)
@@ -107,12 +107,12 @@ def _lines(file: Path) -> list[str]:
         ) from error
 
 
-def _caltech256(root: Path) -> tuple[list[str], Labelled, Labelled]:
+def _caltech256(root: Path) -> tuple[list[str], Listed, Listed]:
     """60 images a class train, chosen by a hash of their paths; the rest tests. The clutter class is left out."""
     images = root / "256_ObjectCategories"
     folders = sorted(p.name for p in images.iterdir() if p.is_dir() and not p.name.startswith("257."))
-    train: Labelled = []
-    test: Labelled = []
+    train: Listed = []
+    test: Listed = []
     for label, name in enumerate(folders):
         paths = [f"256_ObjectCategories/{name}/{file.name}" for file in (images / name).glob("*.jpg")]
         paths.sort(key=lambda path: blake3.blake3(path.encode()).digest())
@@ -121,12 +121,12 @@ def _caltech256(root: Path) -> tuple[list[str], Labelled, Labelled]:
     return folders, train, test
 
 
-def _mit67(root: Path) -> tuple[list[str], Labelled, Labelled]:
+def _mit67(root: Path) -> tuple[list[str], Listed, Listed]:
     lists = (_lines(root / name) for name in ("TrainImages.txt", "TestImages.txt"))
     return _by_folder([[line.strip() for line in lines] for lines in lists])
 
 
-def _pets(root: Path) -> tuple[list[str], Labelled, Labelled]:
+def _pets(root: Path) -> tuple[list[str], Listed, Listed]:
     parts = [
         [line.split() for line in _lines(root / "annotations" / name) if not line.startswith("#")]
         for name in ("trainval.txt", "test.txt")
@@ -138,7 +138,7 @@ def _pets(root: Path) -> tuple[list[str], Labelled, Labelled]:
     return classes, train, test
 
 
-def _dogs(root: Path) -> tuple[list[str], Labelled, Labelled]:
+def _dogs(root: Path) -> tuple[list[str], Listed, Listed]:
     parts = []
     for name in ("train_list.mat", "test_list.mat"):
         place = root / name if (root / name).exists() else root / "lists" / name
@@ -146,7 +146,7 @@ def _dogs(root: Path) -> tuple[list[str], Labelled, Labelled]:
     return _by_folder(parts)
 
 
-def _cub200(root: Path) -> tuple[list[str], Labelled, Labelled]:
+def _cub200(root: Path) -> tuple[list[str], Listed, Listed]:
     def table(name: str) -> dict[str, str]:
         return dict(line.split(maxsplit=1) for line in _lines(root / name))
 
@@ -161,7 +161,7 @@ def _cub200(root: Path) -> tuple[list[str], Labelled, Labelled]:
     return [names[key].strip() for key in order], train, test
 
 
-def _aircraft(root: Path) -> tuple[list[str], Labelled, Labelled]:
+def _aircraft(root: Path) -> tuple[list[str], Listed, Listed]:
     classes = [line.strip() for line in _lines(root / "data" / "variants.txt")]
     at = {name: k for k, name in enumerate(classes)}
     parts = (_lines(root / "data" / f"images_variant_{split}.txt") for split in ("trainval", "test"))
@@ -171,7 +171,7 @@ def _aircraft(root: Path) -> tuple[list[str], Labelled, Labelled]:
     return classes, train, test
 
 
-def _cars(root: Path) -> tuple[list[str], Labelled, Labelled]:
+def _cars(root: Path) -> tuple[list[str], Listed, Listed]:
     classes = [str(name) for name in _matlab(root / "devkit" / "cars_meta.mat", "class_names")]
     places = ("cars_train", "devkit/cars_train_annos.mat"), ("cars_test", "cars_test_annos_with_labels.mat")
     train, test = (
@@ -181,7 +181,7 @@ def _cars(root: Path) -> tuple[list[str], Labelled, Labelled]:
     return classes, train, test
 
 
-def _by_folder(parts: list[list[str]]) -> tuple[list[str], Labelled, Labelled]:
+def _by_folder(parts: list[list[str]]) -> tuple[list[str], Listed, Listed]:
     """Classes and lists from paths below ``Images``, whose first part is the class."""
     classes = sorted({path.partition("/")[0] for part in parts for path in part})
     at = {name: k for k, name in enumerate(classes)}

@@ -11,11 +11,10 @@ from uuid import UUID
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.arrays import ArraySource, label_indexes, numbers
-from taftcache.backbone.sources.base import REGRESSION, Item, Knows, Source, check_items, decoding
+from taftcache.backbone.sources.arrays import label_indexes, numbers
+from taftcache.backbone.sources.base import REGRESSION, Item, Knows, Source, SourceInfo, check_items, decoding
 from taftcache.backbone.sources.columns import Table, read_table, splits_in
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb
-from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
 from taftcache.names import counted
 
@@ -23,7 +22,7 @@ SPLIT = "split"  # the column that says which part a row belongs to
 _TRIED = 100  # first rows, of whose files at least one must be there
 
 
-class TableSource:
+class TableSource(Source):
     """Images that a table lists.
 
     image_key, label_key, id_key: its columns. Without ``id_key``, the id of a file is its path as the table has it; of
@@ -32,8 +31,7 @@ class TableSource:
     ``split``, or the files of this split in a folder. other: the split that is used beside it. prefix: put before paths
     that are kept beside images, to tell two tables apart; below: before the paths of images below the table's folder.
     name: put before numbers of rows; the split of a folder, or the table's stem, by default. knows: as for `numbers`.
-    ``by_split`` counts the rows for each value of the column ``split``. ``unused`` are classes that only rows of other
-    splits have, unless the table itself lists its classes.
+    A table that itself lists its classes has no unused ones.
     """
 
     def __init__(
@@ -56,15 +54,15 @@ class TableSource:
         images = _column(place, table, image_key, "name the column of images: --set data.image_key=COLUMN")
         labels = _column(place, table, label_key, "name the column of labels: --set data.label_key=COLUMN")
         self._root, self._images, self._below = root or (place if parts else place.parent), images, below
-        self.split = split
         names = table.classes.get(label_key)
         self.classes, indexes = _labels(place, label_key, labels, names)
         self._rows = list(range(len(images))) if split is None or parts else _of_split(place, table, split)
-        self.unused = set[str]()
+        unused = set[str]()
         if names is None and split is not None and not parts:
             pairs = zip(table.columns[SPLIT], indexes, strict=True)
-            self.unused = {*self.classes} - {self.classes[k] for own, k in pairs if str(own) in (split, other)}
-        self.by_split = dict(Counter(map(str, table.columns.get(SPLIT, ()))))
+            unused = {*self.classes} - {self.classes[k] for own, k in pairs if str(own) in (split, other)}
+        counts = Counter(map(str, table.columns.get(SPLIT, ())))
+        self.info = SourceInfo(unused=unused, splits=parts, rows_by_split=counts, of_split=split is not None)
         self.numbered = False
         if id_key is None:
             named = name or (split if parts and split else place.stem)
@@ -85,7 +83,6 @@ class TableSource:
             return decode_rgb(content)
 
     def missing(self) -> list[str]:
-        """Ids of the rows that name a file which is not there."""
         values = [(item.id, self._images[row]) for item, row in zip(self.items, self._rows, strict=True)]
         return [id for id, value in values if _content(value) is None and not (self._root / _path(value)).exists()]
 
@@ -129,14 +126,6 @@ class TableSource:
             )
 
 
-def missing_files(source: Source) -> list[str]:
-    """Ids of images that a table lists but whose files are not there; other sources list only files that are."""
-    if isinstance(source, Subset):
-        kept = {item.id for item in source.items}
-        return [id for id in missing_files(source.whole) if id in kept]
-    return source.missing() if isinstance(source, TableSource) else []
-
-
 def _named(place: Path, key: str, column: Sequence[Any], prefix: str) -> list[str]:
     """The ids in a column; paths that are kept beside images get the prefix."""
     found = [(id_text(value), prefix if isinstance(value, dict) else "") for value in column]
@@ -156,36 +145,6 @@ def id_text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():  # whole numbers, if their column has missing values
         value = int(value)
     return str(value) if isinstance(value, str | int | UUID) and not isinstance(value, bool) else ""
-
-
-def rows_by_split(source: Source) -> dict[str, int]:
-    """As `TableSource.by_split`; none for other sources."""
-    if isinstance(source, Subset):
-        return rows_by_split(source.whole)
-    return source.by_split if isinstance(source, TableSource) else {}
-
-
-def unused_classes(source: Source) -> set[str]:
-    """As `TableSource.unused`; none for other sources."""
-    if isinstance(source, Subset):
-        return unused_classes(source.whole)
-    return source.unused if isinstance(source, TableSource) else set()
-
-
-def splits_of(source: Source) -> Sequence[str]:
-    """As `SplitArrays.splits`; none for other sources."""
-    if isinstance(source, Subset):
-        return splits_of(source.whole)
-    return source.splits if isinstance(source, ArraySource) else ()
-
-
-def is_of_split(source: Source | None) -> bool:
-    """Whether the images of a table or a file of arrays are those of one split, which the recipe names."""
-    if isinstance(source, Subset):
-        return is_of_split(source.whole)
-    if isinstance(source, TableSource):
-        return source.split is not None
-    return isinstance(source, ArraySource) and "" not in source.splits
 
 
 def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:

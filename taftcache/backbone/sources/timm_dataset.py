@@ -10,7 +10,7 @@ from PIL import Image
 from timm.data.dataset_factory import create_dataset
 
 from taftcache.backbone.sources.arrays import label_indexes, numbers
-from taftcache.backbone.sources.base import Item, Knows, check_items, decoding
+from taftcache.backbone.sources.base import Item, Knows, Source, SourceInfo, check_items, decoding
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb, to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
@@ -20,12 +20,14 @@ from taftcache.names import counted
 _PREFIXES = ("torch", "hfds")
 
 
-class TimmSource:
+class TimmSource(Source):
     """The dataset ``name`` (``torch/cifar10``, ``hfds/user/set``, ...) at ``root``. Only for ``hfds/`` may anything be
     downloaded: Hugging Face's library asks its hub.
 
     Ids are the paths timm reports below ``root``, or ``<name>/<split>/<index>``; ``knows`` as for `numbers`.
     """
+
+    info = SourceInfo(of_split=True)
 
     def __init__(self, name: str, split: str, root: Path | None, prefix: str = "", knows: Knows = None) -> None:
         self._name = f"{name}/{split}"

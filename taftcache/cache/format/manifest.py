@@ -14,7 +14,7 @@ from taftcache.cache.format.digest import MAX_DEPTH, SHORT, canonical, digest_wi
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.naming import FILE as FILE
 from taftcache.cache.format.naming import MAX_BYTES as MAX_BYTES
-from taftcache.cache.format.naming import NAME, OBJECT_FOLDERS, SUFFIX, check_classes, object_path
+from taftcache.cache.format.naming import NAME, OBJECT_FOLDERS, SUFFIX, check_class_names, object_path
 from taftcache.cache.format.parts import (
     MAX_PART_BYTES,
     Part,
@@ -125,7 +125,7 @@ class Manifest:
         new = replaced(
             new,
             identity=plain(new.identity, "identity"),
-            classes=check_classes(new.classes),
+            classes=check_class_names(new.classes),
             plan=plain(new.plan, "plan"),
             recipe=plain(new.recipe, "recipe"),
             shards=sorted(new.shards, key=lambda s: s.name),

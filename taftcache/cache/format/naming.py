@@ -46,7 +46,7 @@ def check_object(name: str, suffix: str = ".safetensors") -> str:
     return name
 
 
-def check_classes(classes: list[str]) -> list[str]:
+def check_class_names(classes: list[str]) -> list[str]:
     """Class names: at least one, all different."""
     classes = plain(list(classes), "classes")
     if not classes or len(set(classes)) != len(classes) or not all(isinstance(c, str) and c for c in classes):

@@ -15,18 +15,15 @@ from taftcache.cache.place.bucket import Bucket, Url, endpoints
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
-from taftcache.errors import RecipeError, StoreWriteError, check_path
+from taftcache.errors import RecipeError, StoreWriteError, check_path, is_address
 
-# one slash is enough: a Path drops the other
 _BUCKET = re.compile(r"s3:/{1,2}([a-z0-9][a-z0-9.-]{1,62})(?:/(.*))?")
-_SCHEME = re.compile(r"[Ss]3:|[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def is_bucket(path: str | os.PathLike[str]) -> bool:
-    """Whether an address, as text or as a path, lies in a bucket or is meant to: S3:// and gs:// count too, because a
-    folder of that name would not be what was asked for. ArgumentError as ``check_path``."""
+    """As ``is_address``, of a store's place; ArgumentError as ``check_path``."""
     check_path("the place of a store", path)
-    return _SCHEME.match(os.fspath(path)) is not None
+    return is_address(path)
 
 
 def spelled(path: str | os.PathLike[str]) -> str:

@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 from unicodedata import normalize
 
-from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import TEST, Item, Knows, Labelled, Source, any_numbered, check_items
-from taftcache.backbone.sources.columns import splits_in
-from taftcache.backbone.sources.folder import SUFFIXES, empty_folders, left_aside, suffix, unread_notes
+from taftcache.backbone.sources.folder import SUFFIXES, suffix, unread_notes
 from taftcache.backbone.sources.opening import open_source
-from taftcache.backbone.sources.table import rows_by_split, splits_of, unused_classes
 from taftcache.backbone.spec import DataSpec
 from taftcache.cache.copying import carry_tombstones
 from taftcache.cache.format.plan import check_forms
@@ -70,7 +67,7 @@ def staying_out(
                 out.closed[i] = name
             elif name in strange:
                 out.strange[i] = name
-    trained = {c for s in sources[:1] if s is not None for c in {*s.classes} - {e.name for e in empty_folders(s)}}
+    trained = {c for s in sources[:1] if s is not None for c in {*s.classes}.difference(s.info.empty)}
     return out._replace(alone={*out.strange.values()} - trained)
 
 
@@ -201,8 +198,8 @@ def open_images(
     sources = [part for part in (source, test) if part is not None]
     numbered = [] if store and FeatureStore.exists(store) else numbered_note(data, *sources)
     notes = [*_aside_notes(sources), *_split_notes(data, source), *numbered]
-    folders = {folder.name for part in sources for folder in empty_folders(part)}
-    empty = [{folder.name for folder in empty_folders(part)} | unused_classes(part) for part in sources]
+    folders = {name for part in sources for name in part.info.empty}
+    empty = [{*part.info.empty, *part.info.unused} for part in sources]
     if unknown := set[str]().union(*empty):
         unknown -= _known_classes(store, unknown)
         for part, names in zip(sources, empty, strict=True):
@@ -271,7 +268,7 @@ def _leave_out(source: Source, names: set[str]) -> None:
 
 def misnamed_notes(*sources: Source | None) -> list[str]:
     """A note on images in folders whose file names no store takes; none if there are none."""
-    aside = [path for source in sources if source is not None for path in left_aside(source)]
+    aside = [path for source in sources if source is not None for path in source.info.aside]
     if not (misnamed := [ascii(path) for path in aside if suffix(path) in SUFFIXES and not path.isprintable()]):
         return []
     left = counted(len(misnamed), "image")
@@ -302,8 +299,7 @@ def numbered_note(data: DataSpec, *sources: Source | None) -> list[str]:
 def _split_notes(data: DataSpec, source: Source) -> list[str]:
     """What each split of a table or file of arrays is used for, unless that is plain: one is trained on, and one called
     test held out."""
-    files = {*splits_in(expand_path(data.train))} if data.source == "table" and data.train else {*splits_of(source)}
-    rows, both = rows_by_split(source), data.test == data.train
+    files, rows, both = {*source.info.splits}, source.info.rows_by_split, data.test == data.train
     if len(files or rows) < 2:
         return []
     if not files and not both:
@@ -323,7 +319,7 @@ def _split_notes(data: DataSpec, source: Source) -> list[str]:
 
 def _aside_notes(sources: Sequence[Source]) -> list[str]:
     """Notes on images in folders that are left out; none if there are none."""
-    aside = [path for source in sources for path in left_aside(source)]
+    aside = [path for source in sources for path in source.info.aside]
     loose = [path for path in aside if suffix(path) in SUFFIXES and path.isprintable()]
     notes = [*unread_notes(aside), *misnamed_notes(*sources)]
     if loose:

@@ -20,7 +20,7 @@ from taftcache.backbone.sources.columns import configurations_in, is_table, part
 from taftcache.backbone.sources.folder import SUFFIXES
 from taftcache.backbone.sources.hdf5 import names_in_hdf5
 from taftcache.backbone.sources.npz import names_in_npz
-from taftcache.backbone.sources.table import SPLIT, id_text, is_inside, missing_files
+from taftcache.backbone.sources.table import SPLIT, id_text, is_inside
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError, UnreadableImage, local_path
 from taftcache.names import counted, first_few, typed
@@ -125,7 +125,7 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_there(place: Path, sources: Sequence[Source]) -> None:
     """DataError if a table lists files that do not exist: usually the paths are wrong, and the images not lost."""
-    if missing := [id for source in sources for id in missing_files(source)]:
+    if missing := [id for source in sources for id in source.missing()]:
         raise DataError(
             f"missing: {len(missing)} of {counted(sum(len(s.items) for s in sources), 'image')} that {place} lists",
             got=first_few(missing),

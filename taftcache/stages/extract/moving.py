@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source, any_numbered
 from taftcache.backbone.sources.columns import splits_in
-from taftcache.backbone.sources.table import is_of_split
 from taftcache.cache.format import encoding
 from taftcache.cache.opening import Place
 from taftcache.cache.read.shard import Shard
@@ -139,7 +138,7 @@ def check_kind(store: FeatureStore, recipe: Recipe, *sources: Source | None) -> 
     """IdentityError if a file that the store was made from now gives ids of another kind, such as paths in place of
     numbers: every image would be a new one, and one that was forgotten would come back."""
     rows, recorded = store.every_id, recorded_recipe(store).data
-    splits = SPLITS if recipe.data.source == "timm" or any(map(is_of_split, sources)) else ()
+    splits = SPLITS if any(source.info.of_split for source in sources if source is not None) else ()
     others = any(getattr(recorded, key) != getattr(recipe.data, key) for key in (*LIES_AT, *splits))
     if others or not rows:
         return

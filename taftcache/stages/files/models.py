@@ -1,4 +1,4 @@
-"""Export a store's model to a folder of its own, or the model of such a folder in another form."""
+"""Export a store's model to a folder of its own; put such a folder on a model hub, or its model into another form."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from taftcache.errors import BackboneError, RecipeError, local_path
 from taftcache.model.card import program_card
 from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, open_model, origin_of, save_model
+from taftcache.model.hub import push_model
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import about, check_onnx, write_program
 from taftcache.model.saved import CARD, files_in
@@ -78,6 +79,51 @@ def export_model(
         check_only(place, model, consent)
         return _in_another_form(place, local_path(folder), program, onnx)
     return _export_model(store, local_path(folder), model, program, onnx, consent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushReport:
+    """Where the model is now on the hub.
+
+    folder: what was sent. name: the repository's name. revision: its branch; None for the main one. url: its page.
+    commit: the hub's digest of the commit. files: names of the files sent.
+    """
+
+    folder: Path
+    name: str
+    revision: str | None
+    url: str
+    commit: str
+    files: list[str]
+    bytes: int
+
+
+def push(folder: Path | str, name: str, *, private: bool = False, revision: str | None = None) -> PushReport:
+    """Put a folder that ``export_model`` wrote on the model hub, for ``from_pretrained``.
+
+    The files of an exported model are verified and sent, and no other file in the folder. The snippets in the card name
+    the model on the hub. Earlier pushes under the same name stay in the hub's history: a sample that was forgotten
+    since is still in the earlier model, until the repository is deleted.
+
+    Args:
+        folder: an exported model's folder.
+        name: "user/name" on the hub that HF_ENDPOINT names (huggingface.co by default).
+        private: make it private; only for a name that is new, or private already.
+        revision: a branch, created if it is missing; the main one by default.
+
+    Raises:
+        FormatError, IntegrityError: not a saved model, or not as it was saved, or its claim of privacy does not follow
+            from its noise. RecipeError: not a name for the hub, or a public repository although ``private`` is asked
+            for.
+        StoreUnreachable: the hub does not answer, or refuses.
+    """
+    folder = local_path(folder)
+    check_exported(folder)
+    done = push_model(folder, name, private=private, revision=revision)
+    size = sum((folder / file).stat().st_size for file in done.files)
+    return PushReport(
+        folder=folder, name=name, revision=revision, url=done.url, commit=done.commit, files=done.files, bytes=size
+    )
 
 
 def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool) -> ExportModelReport:

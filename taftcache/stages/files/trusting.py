@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from taftcache.backbone.files import local_folder
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.place.address import as_path
 from taftcache.cache.store import FeatureStore
@@ -58,7 +59,7 @@ def _relative_notes(recipe: Recipe, named: dict[str, Any]) -> list[str]:
     here = list[str]()
     for key, value in named.items():
         for place in value if isinstance(value, list) else [value]:
-            path = str(place).removeprefix("local-dir:")
+            path = local_folder(str(place)) or str(place)
             is_name = key in are_names or place == "pretrained" or (key == "backbone.model" and path == place)
             if not (is_name or path.startswith(("~", "$", "s3:")) or os.path.isabs(path)):
                 here.append(f"{key} is {os.path.abspath(path)}")

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from taftcache.backbone.sources.arrays import label_indexes, texts, to_numpy
-from taftcache.backbone.sources.base import REGRESSION, Item
+from taftcache.backbone.sources.base import REGRESSION, Item, SourceInfo
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.hdf5 import StoredRows
 from taftcache.errors import DataError, first_line
@@ -38,6 +38,7 @@ class Vectors:
     classes: list[str]
     notes: tuple[str, ...] = ()
     numbered: bool = False
+    info: ClassVar[SourceInfo] = SourceInfo()
 
     @classmethod
     def in_memory(cls, name: str, values: ArrayLike, labels: ArrayLike, ids: ArrayLike | None = None) -> Vectors:

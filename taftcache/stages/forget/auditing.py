@@ -11,7 +11,7 @@ from taftcache.cache.read.around import check_local
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.names import COMPONENT
-from taftcache.stages.completeness import still_missing, subtracted_notes
+from taftcache.stages.completeness import still_missing, subtracted_notes, untrained_notes
 from taftcache.stages.forget.byproducts import check_folder, existing_folder
 from taftcache.stages.forget.certificates import CheckedCertificate
 from taftcache.stages.forget.chain import check_beside, check_ledger
@@ -25,7 +25,6 @@ from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.signature import checked_public_key, signed, signer_of
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.solving import is_decisive
-from taftcache.stages.train.untrained import untrained_notes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from taftcache.names import (
 )
 from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.certificates import JudgedCertificate
-from taftcache.stages.completeness import imported, subtracted
+from taftcache.stages.completeness import imported, subtracted, untrained_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, or_silent
@@ -48,7 +48,6 @@ from taftcache.stages.train.record import promised, record_recipe, recorded_valu
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import judged, unfinished
 from taftcache.stages.train.trained_on import Weights, class_notes, member_rows, objective_of, said_rows, scale_notes
-from taftcache.stages.train.untrained import untrained_notes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,14 +23,13 @@ from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing import RidgeChoice
 from taftcache.solve.settings import Goal
-from taftcache.stages.completeness import imported, subtracted
+from taftcache.stages.completeness import imported, subtracted, untrained
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.checks import SUMS_TO_ONE, check_coefficients, coefficients
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import SolveOptions, solve_component
 from taftcache.stages.train.trained_on import Weights
-from taftcache.stages.train.untrained import untrained
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource

@@ -6,11 +6,10 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.model.meta import ComponentMeta, key_parts
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component, shard_of
-from taftcache.stages.completeness import subtracted
+from taftcache.stages.completeness import subtracted, untrained
 from taftcache.stages.train.compositions import current_key, recorded_members
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.untrained import untrained
 
 OUTDATED = "not made from the rows and settings that the store has now"
 

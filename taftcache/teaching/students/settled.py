@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from taftcache.backbone.files import expand_path
+from taftcache.backbone.files import expand_path, local_folder
 from taftcache.backbone.spec import DataSpec
 from taftcache.cache.format.identity import differences
 from taftcache.errors import FormatError, IdentityError
@@ -74,7 +74,7 @@ def _settings(recipe: TeachingRecipe) -> dict[str, Any]:
 
 
 def _name_or_place(text: str) -> str:
-    return text if text.startswith("local-dir:") or not expand_path(text).exists() else _place(text)
+    return text if local_folder(text) or not expand_path(text).exists() else _place(text)
 
 
 def _place(text: str) -> str:

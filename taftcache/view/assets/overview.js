@@ -71,7 +71,7 @@ const SHARD_COLUMNS = [
   ["size", (x) => bytes(x.bytes), true, (x) => x.bytes],
   ["fewest / most of a class", (x) => `${x.fewest} / ${x.most}`, true],
   ["max |x|", (x) => short(x.max_abs), true],
-  ["mean ‖x‖", (x) => short(x.mean_token_norm), true],
+  ["mean token ‖x‖", (x) => short(x.mean_token_norm), true],
   ["digest", (x) => h("span", { class: "mono" }, x.digest.slice(0, 16))],
 ];
 
@@ -146,7 +146,7 @@ function activations(r) {
     q = s.norm_quantiles;
   const all =
     `Of every value, gathered at extraction: max |x| ${short(gathered.max_abs)}, so values could be ` +
-    `${short(gathered.headroom)} times larger before ${r.dtype} overflows; mean norm ` +
+    `${short(gathered.headroom)} times larger before ${r.dtype} overflows; mean token ‖x‖ ` +
     `${short(gathered.mean_token_norm)}. NaN, infinities and overflow are refused at extraction.`;
   const some =
     `From a sample of ${count(s.rows)} of ${counted(s.of, "sample")}: norms ${short(q["0"])} to ${short(q["100"])}, ` +

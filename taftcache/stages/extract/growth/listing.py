@@ -14,7 +14,7 @@ from PIL import Image
 
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
-from taftcache.backbone.sources.base import Item, unreadable
+from taftcache.backbone.sources.base import Item, Source, unreadable
 from taftcache.backbone.sources.pictures import LEAVE_OUT, decoded, listed
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec
@@ -39,7 +39,7 @@ from taftcache.tangent.spec import TangentSpec
 SHARD = "000"
 
 
-class ImageList:
+class ImageList(Source):
     """A source of pictures with labels, which are indexes into ``classes``; a regressor has neither.
 
     The id of a file is its path with a digest of its bytes, so that a file with other bytes is another picture; that of

@@ -14,7 +14,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.model.meta import of_each_class
 from taftcache.names import PRIVATE, STATED, component_of
 from taftcache.stages.completeness import subtracted, subtracted_notes
-from taftcache.stages.look.statistics import Activations, activations
+from taftcache.stages.look.inside.statistics import Activations, activations
 
 # The keys of a model's meta that are listed.
 LISTED = (
@@ -35,16 +35,40 @@ NAMED = 10  # how many samples of a shard or a class are named
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShardFigures:
+    """What reports say of a shard.
+
+    name: ``held-out`` for held-out rows. rows: how many. dtype: as they are stored. chunk_rows: how many a file has.
+    digest: names its bytes. max_abs: the largest |x|. mean_token_norm: mean of ‖x‖ over rows and tokens. classes: how
+    many have rows. fewest, most: rows of a class that has any. rows_per_class: rows, by class.
+    """
+
+    name: str
+    role: str
+    rows: int
+    bytes: int
+    dtype: str
+    chunk_rows: int
+    digest: str
+    max_abs: float
+    mean_token_norm: float
+    classes: int
+    fewest: int
+    most: int
+    rows_per_class: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShardReport:
     """One shard.
 
-    shard: name, role, rows, bytes, digest and statistics. rows_per_class: rows, by class. activations: statistics of
+    shard: as in ``shards`` of a store. rows_per_class: rows, by class. activations: statistics of
     its rows. component: as in ``models`` of a store; None if there is none. first_samples: a few ids. notes: whether
     the shard was subtracted.
     """
 
     store: Path
-    shard: dict[str, Any]
+    shard: ShardFigures
     rows_per_class: dict[str, int]
     activations: Activations
     component: dict[str, Any] | None
@@ -63,7 +87,7 @@ def inspect_shard(store: Place, name: str) -> ShardReport:
     return ShardReport(
         store=store.path,
         shard=described,
-        rows_per_class=described["rows_per_class"],
+        rows_per_class=described.rows_per_class,
         activations=activations(store, name),
         component=describe_model(component, ref, ref.whole_meta()) if ref is not None else None,
         first_samples=shard.sample_ids[:NAMED],
@@ -71,25 +95,25 @@ def inspect_shard(store: Place, name: str) -> ShardReport:
     )
 
 
-def describe_shard(shard: Shard, classes: Sequence[str]) -> dict[str, Any]:
+def describe_shard(shard: Shard, classes: Sequence[str]) -> ShardFigures:
     """What reports say of a shard."""
     statistics = shard.statistics
     counts = statistics["rows_per_class"]
-    return {
-        "name": shard.name,
-        "role": shard.role,
-        "rows": shard.rows,
-        "bytes": shard.nbytes,
-        "dtype": shard.stored_as,
-        "chunk_rows": shard.chunk_rows,
-        "digest": shard.digest,
-        "max_abs": statistics["max_abs"],
-        "mean_token_norm": statistics["mean_token_norm"],
-        "classes": len(counts),
-        "fewest": min(counts.values()),
-        "most": max(counts.values()),
-        "rows_per_class": {classes[k]: n for k, n in counts.items()},
-    }
+    return ShardFigures(
+        name=shard.name,
+        role=shard.role,
+        rows=shard.rows,
+        bytes=shard.nbytes,
+        dtype=shard.stored_as,
+        chunk_rows=shard.chunk_rows,
+        digest=shard.digest,
+        max_abs=statistics["max_abs"],
+        mean_token_norm=statistics["mean_token_norm"],
+        classes=len(counts),
+        fewest=min(counts.values()),
+        most=max(counts.values()),
+        rows_per_class={classes[k]: n for k, n in counts.items()},
+    )
 
 
 def describe_model(name: str, ref: ObjectRef, meta: dict[str, Any]) -> dict[str, Any]:

@@ -17,13 +17,12 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import StoreError, TaftcacheError
 from taftcache.names import counted, first_few, is_model, typed
 from taftcache.recipe import Recipe, recipe_values, stored_at
-from taftcache.stages.completeness import is_complete, still_missing, subtracted_notes
+from taftcache.stages.completeness import is_complete, still_missing, subtracted_notes, unsolved_notes, untrained_notes
 from taftcache.stages.estimators import lacks_classes, regressor_note
-from taftcache.stages.look.inside.shards import describe_model, describe_shard
-from taftcache.stages.look.statistics import Activations, activations
+from taftcache.stages.look.inside.shards import ShardFigures, describe_model, describe_shard
+from taftcache.stages.look.inside.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
 from taftcache.stages.train.private.records import Budget, budget_of
-from taftcache.stages.train.untrained import unsolved_notes, untrained_notes
 from taftcache.tangent.spec import TAIL
 
 T = TypeVar("T")
@@ -50,14 +49,14 @@ class InspectReport:
     rows: training rows. held_out_rows: held-out rows. classes: their names; none for a regressor's images.
     rows_per_class: training rows, by class. cut: where the network is cut, and the shape of a row. tangent: how the
     tail's derivative is computed, and why. dtype: the rows' dtype. identity: what decided the rows' bytes: backbone,
-    cut, preprocessing, libraries. plan: how samples are split into shards. shards: one object each: name, role, rows,
-    bytes, digest and statistics. models: components and compositions: name, digest, certificate and how each was
-    solved; of a sum its coefficients, or if it has some for each class, the number of its members. activations:
-    statistics; None if none can be read. integrity: which files were looked at. skipped: samples that were left out.
-    left_out: the first thousand of those, with id, shard and reason. forgotten: tombstones, one for each sample, class
-    and shard that was forgotten, and two for each component. ledger_entries: how many. ledger: the entries. budget:
-    what private trainings may spend and have spent; None if there were none. recipe: what the store was made from and
-    last trained with, as it records it; ``store.path`` is its place. Empty if this release does not know its settings.
+    cut, preprocessing, libraries. plan: how samples are split into shards. shards: those of held-out rows, too. models:
+    components and compositions: name, digest, certificate and how each was solved; of a sum its coefficients, or if it
+    has some for each class, the number of its members. activations: statistics; None if none can be read. integrity:
+    which files were looked at. skipped: samples that were left out. left_out: the first thousand of those, with id,
+    shard and reason. forgotten: tombstones, one for each sample, class and shard that was forgotten, and two for each
+    component. ledger_entries: how many. ledger: the entries. budget: what private trainings may spend and have spent;
+    None if there were none. recipe: what the store was made from and last trained with, as it records it;
+    ``store.path`` is its place. Empty if this release does not know its settings.
     """
 
     store: Path
@@ -72,7 +71,7 @@ class InspectReport:
     dtype: str
     identity: dict[str, Any]
     plan: dict[str, Any]
-    shards: list[dict[str, Any]]
+    shards: list[ShardFigures]
     models: list[dict[str, Any]]
     activations: Activations | None
     integrity: Integrity
@@ -124,8 +123,8 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
         store=store.path,
         root_digest=store.root_digest,
         bytes=store.nbytes,
-        rows=sum(s["rows"] for s in shards if s["role"] == "train"),
-        held_out_rows=sum(s["rows"] for s in shards if s["role"] != "train"),
+        rows=sum(s.rows for s in shards if s.role == "train"),
+        held_out_rows=sum(s.rows for s in shards if s.role != "train"),
         classes=classes,
         rows_per_class={name: per_class[k] for k, name in enumerate(classes)},
         cut=cut_of(store),
