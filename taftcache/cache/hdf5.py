@@ -168,6 +168,13 @@ class FeatureFile:
                 return np.asarray(dataset[()])
             return np.array(self._strings(name), dtype=object)
 
+    def names(self) -> list[str]:
+        """The full name of every group, dataset and link."""
+        names = list[str | bytes]()
+        with self._reading():
+            self._file.visit_links(names.append)
+        return [name if isinstance(name, str) else name.decode("utf-8", "replace") for name in names]
+
     def arrays(
         self, is_wanted: Callable[[str, tuple[int, ...], np.dtype[Any]], bool]
     ) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -20,7 +20,7 @@ from taftcache.backbone.sources.columns import arrow_table, parquet_batches
 from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.errors import TaftcacheError
-from taftcache.stages.texts import Number, meant, texts_in
+from taftcache.stages.texts import Number, meant, names_in, texts_in
 
 MAX_TEXT, MAX_HEADER = 256 << 20, 64 << 20
 RUN, BLOCK = 32, 16 << 20  # signs in a row that are text in a file that is not; bytes that are looked at together
@@ -70,24 +70,36 @@ class FileTexts:
     """The texts of a file: ``ids`` are those that may be ids, ``about`` is other text, which may have ids in it.
 
     perhaps: numbers in its arrays that may be ids.
+    names: what may be an id in the names of its arrays, groups, columns or members.
     is_header: whether ``about`` says how arrays lie in the file, in numbers that are no ids.
     whole: whether all of the file was read; a fault leaves what was read before it.
     """
 
     ids: set[str] = field(default_factory=set)
     perhaps: set[Number] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
     about: str = ""
     is_header: bool = False
     whole: bool = True
 
     def candidates(self) -> Iterator[str]:
         """Every text that may be an id; some come more than once."""
-        return meant(text for text in chain(self.ids, texts_in(self.about)) if not isinstance(text, Number))
+        texts = (text for text in chain(self.ids, texts_in(self.about)) if not isinstance(text, Number))
+        return chain(meant(texts), (name for name in self.names if not isinstance(name, Number)))
 
     def numbers(self) -> Iterator[str]:
         """Every number that ``candidates`` leaves out, and that may be an id."""
         told = () if self.is_header else texts_in(self.about)
-        return chain(self.perhaps, (text for text in told if isinstance(text, Number)))
+        return chain(self.perhaps, (text for text in chain(told, self.names) if isinstance(text, Number)))
+
+    def name(self, *names: str) -> None:
+        """Add names of what is in the file."""
+        self.names.update(text for name in names for text in names_in(name))
+
+    def is_wanted(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+        """Whether an array is to be taken: it `may_hold_ids`. Its name, and those of its fields, may be ids too."""
+        self.name(name, *(dtype.names or ()))
+        return may_hold_ids(name, shape, dtype)
 
     def take(self, name: str, array: NDArray[Any]) -> None:
         """Add every text of an array and of its fields, and whole numbers in a list.
@@ -152,7 +164,9 @@ def _read(path: Path, to: FileTexts) -> None:
     elif begin.startswith(ZIP) or path.suffix == ".npz":
         _npz(path, to)
     elif begin.startswith(NPY):
-        to.take(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if to.is_wanted(path.stem, array.shape, array.dtype):
+            to.take(path.stem, array)
     elif begin.startswith(PARQUET) or path.suffix in (".parquet", ".pq"):
         _parquet(path, to)
     elif begin.startswith(ARROW) or path.suffix == ".arrow":
@@ -231,20 +245,22 @@ def _hdf5(path: Path, to: FileTexts) -> None:
     with FeatureFile(path) as file:
         if file.is_export:
             to.ids.update(s.id for s in file.skipped)
-        for name, array in file.arrays(may_hold_ids):
+        to.name(*file.names())
+        for name, array in file.arrays(to.is_wanted):
             to.take(name, array)
 
 
 def _npz(path: Path, to: FileTexts) -> None:
     """Add every array of texts or of ids; ValueError if one holds Python objects, or an entry is not an array."""
     with ZipFile(path) as archive:
+        to.name(*archive.namelist())
         strange, size = False, 0
         for entry in archive.infolist():
             name = entry.filename.removesuffix(".npy")
             with archive.open(entry) as member:
                 shape, _, dtype = read_header(member)
             strange |= dtype.hasobject
-            if dtype.hasobject or not may_hold_ids(name, shape, dtype):
+            if not to.is_wanted(name, shape, dtype) or dtype.hasobject:
                 continue
             size += entry.file_size
             if size > MAX_TEXT:
@@ -263,6 +279,7 @@ def _arrow(path: Path, to: FileTexts) -> None:
 
     try:
         table = arrow_table(path)
+        to.name(*_names_of(table.schema))
         kept = [k for k, kind in enumerate(table.schema.types) if re.search("string|binary|^u?int|=u?int", str(kind))]
         _take(path, table.select(kept).to_batches(), to)
     except pa.ArrowException as error:
@@ -281,6 +298,7 @@ def _parquet(path: Path, to: FileTexts) -> None:
     try:
         with parquet.ParquetFile(path) as file:
             schema = file.schema
+            to.name(*_names_of(file.schema_arrow))
             texts = [k for k in range(len(schema)) if schema.column(k).physical_type.endswith("BYTE_ARRAY")]
             numbers = {field.name for field in file.schema_arrow if pa.types.is_integer(field.type)}
             names = sorted(numbers | {schema.column(k).path for k in texts})
@@ -288,6 +306,13 @@ def _parquet(path: Path, to: FileTexts) -> None:
             _take(path, parquet_batches(path, file, names) if names else (), to)
     except pa.ArrowException as error:
         raise ValueError(path) from error
+
+
+def _names_of(fields: Iterable[Any]) -> Iterator[str]:
+    """The names of Arrow's fields, and of those inside them."""
+    for each in fields:
+        yield each.name
+        yield from _names_of(each.type.field(k) for k in range(each.type.num_fields))
 
 
 def _take(path: Path, batches: Iterable[Any], to: FileTexts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -33,7 +34,7 @@ LONGEST, DEEPEST = 4096, 64  # characters of a path, and how many of its endings
 
 
 class Number(str):
-    """A number in JSON, or among other words: seldom an id, for nearly every text has numbers."""
+    """A number in JSON, among other words, or as a name: seldom an id, for nearly every text has numbers."""
 
 
 def texts_in(value: Any) -> Iterator[str]:
@@ -66,6 +67,13 @@ def meant(texts: Iterable[str]) -> Iterator[str]:
             yield text[1:]
         if ("/" in text or "\\" in text) and len(text) <= LONGEST:
             yield from _endings(text.replace("\\", "/"))
+
+
+def names_in(name: str) -> Iterator[str]:
+    """What may be an id in the name of a file, an array or a column: the name and, if it is a path, its endings, each
+    with its suffix and without."""
+    for text in meant((name, os.path.splitext(name)[0])):
+        yield Number(text) if NUMBER.fullmatch(text) else text
 
 
 def _endings(path: str) -> Iterator[str]:

@@ -125,6 +125,14 @@ def keep_id_in_ledger(store: FeatureStore, before: Path, sample: str) -> None:
         change.record({"event": "note", "text": f"forgot {sample}, as asked"})
 
 
+def keep_id_in_a_reason(store: FeatureStore, before: Path, sample: str) -> None:
+    shard = store.shards[0]
+    shape, rows = shard.tokens_shape, shard.tokens(slice(0, 1))
+    with store.writer("002", "train", chunk_rows=8, tokens_shape=shape, candidates=["new", "odd"]) as writer:
+        writer.append(rows, ["new"], [0], [Skipped("odd", f"no picture beside {sample}")])
+        writer.commit()
+
+
 def keep_id_in_recipe(store: FeatureStore, before: Path, sample: str) -> None:
     with store.transaction() as change:
         change.update(recipe={**store.manifest.recipe, "forget": {"samples": [sample]}})
@@ -207,6 +215,7 @@ LEAKS: dict[str, tuple[Callable, str]] = {
     "kept row": (keep_row, "forgotten row"),
     "id in the ledger": (keep_id_in_ledger, "forgotten id"),
     "id in the recipe": (keep_id_in_recipe, "forgotten id"),
+    "id in a reason": (keep_id_in_a_reason, "forgotten id"),
     "id in a component": (keep_id_in_component, "forgotten id"),
     "temporary file": (keep_temp_file, "unfinished work"),
     "report": (keep_report, "leftover file"),
@@ -322,18 +331,28 @@ def test_what_a_kill_leaves_is_told_from_what_should_be_gone(pair, after, capsys
     assert capsys.readouterr().out.splitlines()[0] == "FAILED: 2 findings"
 
 
-def test_files_that_macos_puts_into_a_store_are_no_findings(after):
-    for name in (".DS_Store", "shards/._000"):
-        (after / name).write_bytes(b"\0\5\x16\7")
+def test_files_that_macos_puts_into_a_store_are_no_findings(pair, after):
+    shown, beside = b"\0\0\0\1Bud1\0", b"\0\5\x16\7"
+    (after / ".DS_Store").write_bytes(shown)
+    (after / "shards/._000").write_bytes(beside)
     (after / "lost+found").mkdir()
     report = taftcache.audit(after)
     assert report.findings == []
-    (after / "shards" / "._rows").write_bytes(b"rows")  # under such a name anything may lie
-    (finding,) = taftcache.audit(after).findings
-    assert (finding.kind, finding.where) == ("leftover file", "shards/._rows")
+    said = f'"the picture of": ["{pair[2]}"], and so on'.encode()
+    for name, data in (
+        ("shards/._rows", b"rows"),  # under such a name anything may lie
+        ("shards/._said", beside + said),
+        ("components/.DS_Store", b"rows"),
+        ("models/.DS_Store", shown + said),
+    ):
+        (after / name).write_bytes(data)
+        (finding,) = taftcache.audit(after).findings
+        assert (finding.kind, finding.where) == ("leftover file", name)
+        assert ("with a forgotten id in it" in finding.problem) == (said in data)
+        (after / name).unlink()
     assert [note for note in report.notes if "macOS" in note] == [
-        f".DS_Store: a file of macOS, not looked into; to remove it: taftcache gc {after} --foreign",
-        f"shards/._000: a file of macOS, not looked into; to remove it: taftcache gc {after}",
+        f".DS_Store: a file of macOS, only searched for texts; to remove it: taftcache gc {after} --foreign",
+        f"shards/._000: a file of macOS, only searched for texts; to remove it: taftcache gc {after}",
     ]
 
 

@@ -12,6 +12,7 @@ import shutil
 import sys
 import tarfile
 import zipfile
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from PIL import Image
 
 import taftcache
 from taftcache.backbone.files import file_digest
+from taftcache.cache.format.parts import Skipped
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreWriteError
@@ -565,3 +567,138 @@ def test_what_is_packed_damaged_or_says_nothing_is_noted(tmp_path):
     (place / "before.safetensors").unlink()
     shutil.rmtree(other)
     assert not [n for n in taftcache.audit(store, also=[place]).notes if "no receipt here" in n]
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_what_was_put_into_another_store_is_found(tmp_path, monkeypatch):
+    """Beside what its manifests name; and where it cannot be opened, in all of its folder. No file is read twice."""
+    gone, place = "cust/0007", tmp_path / "elsewhere"
+    store = some_vectors(tmp_path / "store", [f"cust/{k:04d}" for k in range(20)])
+    old = shutil.copytree(store, tmp_path / "old")
+    taftcache.forget(store, [gone])
+    taftcache.copy(store, copy := place / "copy")
+    opened = Counter[Path]()
+    monkeypatch.setattr(byproducts, "read_texts", lambda path: (opened.update([path]), read_texts(path))[1])
+    assert taftcache.audit(store, also=[place], strict=True).passed
+    assert set(opened.values()) == {1}
+    assert {path for path in opened if path.is_relative_to(copy)} == {*copy.rglob("*.safetensors")}
+    with open_store(copy) as other:
+        shard = other.shards[0].at
+    (copy / "ids.txt").write_text(f"{gone}\n")
+    (copy / shard / "ids.txt").write_text(f"{gone}\n")
+    np.savez(copy / "components" / "rows.npz", ids=[gone])
+    (copy / "staging" / "old").mkdir(parents=True)
+    (copy / "staging" / "old" / "ids.csv").write_text(f"{gone},1\n")
+    shutil.copytree(old / "components", copy / "before")
+    shutil.copytree(old, copy / "backup" / "of it")
+    for name, manifest in (("emptied", b""), ("damaged", b'{"format":"taftcache-store"'), ("app", b'{"name":"app"}')):
+        (shutil.copytree(store, place / name) / "manifest.json").write_bytes(manifest)
+        (place / name / "ids.txt").write_text(f"{gone}\n")
+    (place / "app" / "lock").unlink()
+    report = taftcache.audit(store, also=[place])
+    found = {str(Path(finding.where).relative_to(place)) for finding in report.findings}
+    names = {"ids.txt", f"{shard}/ids.txt", "components/rows.npz", "staging/old/ids.csv", "backup/of it"}
+    names |= {f"before/{path.name}" for path in (old / "components").glob("000*")}
+    assert found == {
+        *(f"copy/{name}" for name in names),
+        *(f"{name}/ids.txt" for name in ("emptied", "damaged", "app")),
+    }
+    (note,) = [note for note in report.notes if "not searched" in note]
+    assert note.startswith(f"{place}: 2 files (damaged, emptied) not searched")
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_a_forgotten_id_in_the_texts_of_another_store_is_found(tmp_path):
+    ids = ["cat", "005", "cust/0007", *(f"u/{k}" for k in range(41))]
+    x, y, place = np.random.default_rng(0).normal(size=(44, 6)), np.array(["cat", "dog"] * 22), tmp_path / "elsewhere"
+    taftcache.import_vectors(x, y, store := tmp_path / "store", ids=ids, overrides=["store.shards=2"])
+    taftcache.import_vectors(x[3:], y[3:], place / "other", ids=ids[3:], overrides=["store.shards=6"])
+    taftcache.train(place / "other")  # which has a shard 005
+    taftcache.forget(store, ["cat", "005", "cust/0007"])
+    for name in ("clean", "recipe", "ledger", "model", "reason"):
+        taftcache.copy(store, place / name)
+    with open_store(place / "recipe") as other, other.transaction() as change:
+        change.update(recipe={**other.manifest.recipe, "forget": {"samples": ["cust/0007"]}})
+    with open_store(place / "ledger") as other, other.transaction() as change:
+        change.record({"event": "note", "text": "forgot cust/0007, as asked"})
+    with open_store(place / "model") as other, other.transaction() as change:
+        header = b'{"last": "cust/0007"}'
+        change.put("components/other", len(header).to_bytes(8, "little") + header, {})
+    with open_store(place / "reason") as other:
+        shape = other.shards[0].tokens_shape
+        with other.writer("002", "train", tokens_shape=shape, candidates=["new", "odd"]) as writer:
+            writer.append(other.shards[0].tokens(slice(0, 1)), ["new"], [0], [Skipped("odd", "as cust/0007")])
+            writer.commit()
+    findings = taftcache.audit(store, also=[place], strict=True).findings
+    assert {(Path(finding.where).name, finding.problem) for finding in findings} == {
+        (name, "a store that names forgotten ids: 1") for name in ("recipe", "ledger", "model", "reason")
+    }
+    (damaged,) = (place / "clean" / "ledger").iterdir()
+    damaged.write_bytes(b"")
+    report = taftcache.audit(store, also=[place / "clean"])
+    assert [note for note in report.notes if "1 file (.) not searched" in note]
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_ids_that_are_names_are_found(tmp_path, monkeypatch):
+    """Of arrays, groups, links, fields, columns and members of an archive; and of the pictures themselves."""
+    monkeypatch.setattr(byproducts, "SINGLY", 99)
+    gone, x = "cust/0007", np.zeros(3)
+    store = some_vectors(tmp_path / "store", [gone, *(f"u/{k}" for k in range(20))])
+    place = tmp_path / "elsewhere"
+    for folder in ("cust/0007.d", "of/cust/0007", "of/u/cust"):
+        (place / folder).mkdir(parents=True)
+    np.savez(place / "keyed.npz", **{"u/1": x, gone: x})
+    np.save(place / "fields.npy", np.zeros(2, [("u/1", "f4"), (gone, "f4")]))
+    np.savez(place / "fields.npz", rows=np.zeros(2, [(gone, "f4")]))
+    for name, key in (("keyed", f"of/{gone}"), ("group", f"{gone}/row"), ("other", "u/cust/00071")):
+        with h5py.File(place / f"{name}.h5", "w") as file:
+            file["u/1"], file[key], file[b"\xff"] = x, x, x
+    for name, link in (("hard", None), ("soft", h5py.SoftLink("/u/1"))):
+        with h5py.File(place / f"{name}.h5", "w") as file:
+            file["u/1"] = x
+            file[gone] = link or file["u/1"]
+    with h5py.File(place / "fields.hdf5", "w") as file:
+        file["rows"] = np.zeros(2, [(gone, "f4")])
+    with zipfile.ZipFile(place / "pictures.zip", "w") as zipped:
+        zipped.writestr(f"of/{gone}.png", b"any")
+    for name in ("cust/0007", "cust/0007.d/row", "of/cust/0007.png", "of/u/cust/0007.png.txt", "cust/00071.png"):
+        (place / name).write_bytes(b"\x89PNG")
+    found = {"keyed.npz", "fields.npy", "fields.npz", "keyed.h5", "group.h5", "hard.h5", "soft.h5", "fields.hdf5"}
+    found |= {"pictures.zip", "cust/0007", "cust/0007.d", "of/cust/0007", "of/cust/0007.png"}
+    if HAS_PARQUET:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        table = pa.table({gone: [1.0]})
+        with pa.ipc.new_stream(place / "keyed.arrow", table.schema) as writer:
+            writer.write_table(table)
+        parquet.write_table(table, place / "keyed.parquet")
+        parquet.write_table(pa.table({"rows": [[{gone: [1.0]}]]}), place / "inside.parquet")
+        found |= {"keyed.arrow", "keyed.parquet", "inside.parquet"}
+    taftcache.forget(store, [gone])
+    report = taftcache.audit(store, also=[place])
+    assert {str(Path(finding.where).relative_to(place)) for finding in report.findings} == found
+    assert {f.problem for f in report.findings if "/" in str(Path(f.where).relative_to(place))} == {
+        "its path ends with a forgotten id"
+    }
+
+
+def test_a_name_that_is_a_number_or_a_word_of_taftcache_is_perhaps_no_id(tmp_path):
+    """Folders are full of files 0007.png; but of a store whose ids are such names, the picture is found."""
+    store = some_vectors(tmp_path / "store", ["7", "0007", "train", "0008.png", *(f"u/{k}" for k in range(20))])
+    place = tmp_path / "elsewhere"
+    (place / "7").mkdir(parents=True)
+    for name in ("0007.png", "7/7.txt", "train.log", "other.png"):
+        (place / name).write_bytes(b"\x89PNG")
+    np.savez(place / "keyed.npz", **{"7": np.zeros(3)})
+    with h5py.File(place / "keyed.h5", "w") as file:
+        file["layers/0007"] = np.zeros(3)
+    taftcache.forget(store, ["7", "0007", "train", "0008.png"])
+    report = taftcache.audit(store, also=[place])
+    assert report.findings == []
+    (note,) = [note for note in report.notes if "may mean something else" in note]
+    assert note.startswith(f"{place}: 5 files (0007.png, keyed.h5, keyed.npz, train.log, 7/7.txt)")
+    (place / "0008.png").write_bytes(b"\x89PNG")
+    (finding,) = taftcache.audit(store, also=[place]).findings
+    assert finding.where == str(place / "0008.png")

@@ -18,6 +18,7 @@ from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import FILE
 from taftcache.cache.place.lock import LOCK
+from taftcache.cache.read.around import is_store
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.sweep import OWN
 from taftcache.cache.write.tombstones import are_tombstones
@@ -32,7 +33,8 @@ from taftcache.stages.forget.chain import FORGOTTEN
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.receipts import replaced_shards
-from taftcache.stages.forget.traces import own_words
+from taftcache.stages.forget.traces import own_words, texts_of
+from taftcache.stages.texts import Number, names_in, texts_in
 from taftcache.stages.train.private.claims import exported_meta
 
 # In JSON, also within another text: the root digest that something was made from, and lists of shards' digests.
@@ -56,15 +58,15 @@ def existing_folder(folder: Path | str) -> Path:
 def check_folder(store: FeatureStore, folder: Path, to: Findings, strict: bool = False) -> None:
     """Look through all files below ``folder`` for what was made from forgotten rows; links are not followed.
 
-    Findings are unfinished files, forgotten ids in texts and files of rows, other stores with rows of forgotten ids,
-    and whatever names this store, or its shards, as they were before a request; also a promise of privacy that does not
-    follow from the noise that the file itself states. Notes name what cannot be judged, such as components that name no
-    rows, and what was not searched; if ``strict``, these are findings too.
+    Findings are unfinished files, forgotten ids in texts and files of rows and as names, other stores with rows of
+    forgotten ids or with such ids in their texts, and whatever names this store, or its shards, as they were before a
+    request; also a promise of privacy that does not follow from the noise that the file itself states. Notes name what
+    cannot be judged, such as components that name no rows, and what was not searched; if ``strict``, these are findings
+    too.
     """
     known = _Known.of(store)
     found, noted = defaultdict[tuple[Path, _Verdict], list[Path]](list), defaultdict[str, list[Path]](list)
-    for path in _things(folder, Path(store.path)):
-        verdict = _of_store(known, path) if path.is_dir() else _of_file(known, path)
+    for path, verdict in _judged_below(known, folder):
         if not path.is_dir() and not _checked_claim(path, to):
             noted["unchecked"].append(path)
         if verdict.kind == "found":
@@ -134,6 +136,7 @@ class _Verdict:
 
 
 FINE, UNSURE, UNREAD, COMMON = _Verdict("fine"), _Verdict("unsure"), _Verdict("unread"), _Verdict("common")
+CUT_OFF = _Verdict("found", "what a copy that was cut off left; it may hold any row")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,18 +227,33 @@ def _numbers(data: bytes) -> str | None:
     return digest(component.delta.numpy().tobytes())
 
 
-def _things(folder: Path, own: Path) -> Iterator[Path]:
-    """Files below ``folder``. Another store, or what a copy that was cut off left, is one item; the store itself is
-    none."""
+def _judged_below(known: _Known, folder: Path) -> Iterator[tuple[Path, _Verdict]]:
+    """What lies below ``folder``, with the verdict on it. One item is each file, another store with all that its
+    manifests name, what a copy that was cut off left, and a folder that has the name of a forgotten id; the store
+    itself is none."""
     for at, folders, files in os.walk(folder):
-        here = Path(at)
-        if FeatureStore.exists(here) or _is_cut_off({*folders, *files}):
+        here, names = Path(at), {*folders, *files}
+        if here != folder and (named := _of_path(known, here)).kind == "found":
+            yield here, named
+        if _is_cut_off(names):
             folders.clear()
-            if os.path.realpath(here) != os.path.realpath(own):
-                yield here
+            yield here, CUT_OFF if known.before else FINE
             continue
+        if FILE in files and (is_store(at) or {LOCK, "shards"} <= names):  # perhaps with a damaged manifest
+            if os.path.realpath(here) == os.path.realpath(known.store.path):
+                folders.clear()
+                continue
+            verdict, strays = _of_store(known, here)
+            yield here, verdict
+            if strays is not None:
+                folders.clear()
+                files = strays
         folders.sort()
-        yield from (here / name for name in sorted(files) if (here / name).is_file())
+        for path in (here / name for name in sorted(files)):
+            if path.is_file():
+                yield path, _of_file(known, path)
+            elif path.is_dir() and not path.is_symlink():
+                yield from _judged_below(known, path)
 
 
 def _is_cut_off(names: set[str]) -> bool:
@@ -243,36 +261,57 @@ def _is_cut_off(names: set[str]) -> bool:
     return {LOCK, "shards"} <= names <= OWN - {FILE}
 
 
-def _of_store(known: _Known, path: Path) -> _Verdict:
-    if not FeatureStore.exists(path):
-        says = _Verdict("found", "what a copy that was cut off left; it may hold any row")
-        return says if known.before else FINE
-    unread, held = False, list[str]()
+def _of_store(known: _Known, path: Path) -> tuple[_Verdict, list[str] | None]:
+    """What is to be said of another store, and what lies in its folder but its manifests do not name; None if it cannot
+    be opened."""
+    unread, strange, strays, held, said = False, False, None, set[str](), set[str]()
     try:
         with FeatureStore(path, stale=True) as other:
+            strays = other.strays()
             for ref in other.manifest.shards:
                 try:
-                    held += other.shard(ref.name).sample_ids
+                    held.update(other.shard(ref.name).sample_ids)
                 except TaftcacheError:
                     unread = True
-            held += [i for ids in other.staged_ids().values() for i in ids]
-            held += [skipped.id for skipped in other.manifest.skipped]
-            count = sum(map(known.store.is_forgotten, set(held)))
+            held.update(i for ids in other.staged_ids().values() for i in ids)
+            held.update(skipped.id for skipped in other.manifest.skipped)
+            said = _said_by(known, other)
             taken = [name for name, ref in other.objects().items() if is_model(name) and ref.meta.get("imported")]
-            strange = not count and any(known.is_strange(other.read_object(name)) for name in taken)
-    except TaftcacheError:
-        return UNREAD if known.before else FINE
-    if count:
-        return _Verdict("found", f"a store with rows of forgotten ids: {count}")
-    if not known.before:
-        return FINE
-    return UNREAD if unread else UNSURE if strange else FINE
+            strange = any(known.is_strange(other.read_object(name)) for name in taken)
+    except (OSError, TaftcacheError):
+        unread = True
+    if count := sum(map(known.store.is_forgotten, held)):
+        return _Verdict("found", f"a store with rows of forgotten ids: {count}"), strays
+    if said:
+        return _Verdict("found", f"a store that names forgotten ids: {len(said)}"), strays
+    return (UNREAD if unread else UNSURE if strange else FINE) if known.before else FINE, strays
+
+
+def _said_by(known: _Known, other: FeatureStore) -> set[str]:
+    """Forgotten ids in the texts of another store; StoreError if its ledger is damaged."""
+    other.ledger()
+    is_own_word = own_words(other)
+    files = (read_texts(other.path / ref.path).about for ref in other.objects().values())
+    texts = (text for value in chain((value for _, value in texts_of(other)), files) for text in texts_in(value))
+    found = {text for text in texts if not isinstance(text, Number) and known.is_forgotten(text)}
+    return {text for text in found if not (known.is_own_word(text) or is_own_word(text))}
+
+
+def _of_path(known: _Known, path: Path) -> _Verdict:
+    """What the path of a file or folder tells: that of an image is often its id."""
+    ids = {i for i in names_in(os.path.abspath(path)) if known.is_forgotten(i)}
+    if any(not isinstance(i, Number) and not known.is_own_word(i) for i in ids):
+        return _Verdict("found", "its path ends with a forgotten id")
+    return COMMON if ids else FINE
 
 
 def _of_file(known: _Known, path: Path) -> _Verdict:
     if path.name.endswith(".partial"):
         says = _Verdict("found", "what a write that was killed left; it may hold anything")
         return says if known.before else FINE
+    named = _of_path(known, path)
+    if named.kind == "found":
+        return named
     read = read_texts(path)
     ids = {i for i in read.candidates() if known.is_forgotten(i)}
     if count := sum(not known.is_own_word(i) for i in ids):
@@ -287,7 +326,7 @@ def _of_file(known: _Known, path: Path) -> _Verdict:
     if verdict is None and "base_digest" in read.about:  # a component that was exported names neither
         return UNSURE if known.is_strange(path.read_bytes()) else FINE
     if verdict is None:
-        is_perhaps_one = bool(ids) or any(map(known.is_forgotten, read.numbers()))
+        is_perhaps_one = named == COMMON or bool(ids) or any(map(known.is_forgotten, read.numbers()))
         return _beside(known, path) or COMMON if is_perhaps_one else FINE
     is_student = verdict.kind == "found" and f'"{ROWS_OF}' in read.about
     return replace(verdict, of_student=True) if is_student else verdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from taftcache.cache.write.group import mean_token_norm, token_norm_sum
 from taftcache.cache.write.sweep import TRANSACTION
 from taftcache.errors import StoreError
 from taftcache.names import CLASS, counted, is_from_macos, typed
-from taftcache.stages.file_texts import headers
+from taftcache.stages.file_texts import headers, read_texts
 from taftcache.stages.forget.finding import UNFINISHED, Findings
 from taftcache.stages.progress import Progress, noting
 from taftcache.stages.texts import Number, is_said_anyway, texts_in
@@ -51,7 +51,10 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
         if path == TRANSACTION:  # without rows that were forgotten before; the next command that writes removes it
             to.found(UNFINISHED, path, "left by a command that was stopped; no part of the store", command)
         elif _is_from_macos(store, path):
-            to.notes.append(f"{path}: a file of macOS, not looked into; to remove it: {command}")
+            if _says_forgotten(store, path):
+                to.found("leftover file", path, "a file of macOS with a forgotten id in it", command)
+            else:
+                to.notes.append(f"{path}: a file of macOS, only searched for texts; to remove it: {command}")
         else:
             to.found("leftover file", path, "no manifest names it", command)
     for name, ids in sorted(store.staged_ids().items()):
@@ -73,13 +76,20 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
 
 
 def _is_from_macos(store: FeatureStore, path: str) -> bool:
-    """Whether macOS made a file: by its name and, of one that goes with another file, by its first bytes."""
+    """Whether macOS made a file: by its name and its first bytes, for under such a name anything may lie."""
     name = path.rpartition("/")[2]
-    if name.startswith("._"):
-        with suppress(OSError), (Path(store.path) / path).open("rb") as file:
-            return file.read(4) == b"\0\5\x16\7"
-        return False
-    return is_from_macos(name)
+    with suppress(OSError):
+        if is_from_macos(name):
+            with (Path(store.path) / path).open("rb") as file:
+                return file.read(8).startswith(b"\0\5\x16\7" if name.startswith("._") else b"\0\0\0\1Bud1")
+    return False
+
+
+def _says_forgotten(store: FeatureStore, path: str) -> bool:
+    """Whether a forgotten id is among the texts of a file in the store's folder."""
+    is_own_word = own_words(store)
+    texts = read_texts(Path(store.path) / path).candidates()
+    return any(store.is_forgotten(text) and not is_own_word(text) for text in texts)
 
 
 def check_names(store: FeatureStore, to: Findings) -> None:
@@ -93,23 +103,30 @@ def check_names(store: FeatureStore, to: Findings) -> None:
     for name in store.classes:
         if store.is_forgotten(CLASS + name):
             to.found("class", "manifest.json", "a class that left stands in the list")
-    texts: list[tuple[str, Any]] = [
-        (f"manifest.json, {name}", getattr(store.manifest, name)) for name in ("identity", "plan", "recipe")
-    ]
-    with suppress(StoreError):  # verify has said it
-        texts += [("lists/skipped", [s.id for s in store.manifest.skipped])]
+    texts = list(texts_of(store))
     for name, thing in store.objects().items():
         with suppress(StoreError):  # verify has said it
-            texts += [(f"manifest.json, {name}", store.meta(name))]
             texts += [(thing.path, header) for header in headers(store.read_object(name))]
-    with suppress(StoreError):  # `check_ledger` reports it
-        texts += [(f"ledger/{entry['seq']:06d}", entry) for entry in store.ledger()]
     is_own_word = own_words(store)
     is_forgotten = cache(store.is_forgotten)  # most words of a ledger stand in each of its entries
     for where, value in texts:
         found = {i for i in texts_in(value) if not isinstance(i, Number) and is_forgotten(i)}
         if not all(map(is_own_word, found)):
             to.found("forgotten id", where, "a forgotten id stands there in plain text")
+
+
+def texts_of(store: FeatureStore) -> Iterator[tuple[str, Any]]:
+    """Where in a store texts stand, and the texts, but for those in the files of its objects; without what is
+    damaged."""
+    for name in ("identity", "plan", "recipe"):
+        yield f"manifest.json, {name}", getattr(store.manifest, name)
+    with suppress(StoreError):  # verify has said it
+        yield "lists/skipped", [text for s in store.manifest.skipped for text in (s.id, s.reason)]
+    for name in store.objects():
+        with suppress(StoreError):  # verify has said it
+            yield f"manifest.json, {name}", store.meta(name)
+    with suppress(StoreError):  # `check_ledger` reports it
+        yield from ((f"ledger/{entry['seq']:06d}", entry) for entry in store.ledger())
 
 
 def own_words(store: FeatureStore) -> Callable[[str], bool]:
