@@ -85,7 +85,7 @@ def filters_of(node: h5py.Dataset) -> list[int]:
 
 
 def _chunk_bytes(node: h5py.Dataset) -> int:
-    return math.prod(node.chunks) * node.id.get_type().get_size()
+    return int(math.prod(node.chunks) * node.id.get_type().get_size())
 
 
 def _check_unpacked(node: h5py.Dataset, name: str, size: int, packer: int) -> None:

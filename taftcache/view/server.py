@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore, Lock, Thread
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from taftcache.cache.format.digest import digest
@@ -298,7 +298,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "taftcache"
     sys_version = ""
     protocol_version = "HTTP/1.1"
-    timeout: float = IDLE
+    timeout: ClassVar[float] = IDLE
 
     def setup(self) -> None:
         """Read from the connection only as long as a request may take."""
