@@ -19,6 +19,7 @@ CACHE = 64 << 20  # bytes of unpacked chunks that an open file keeps
 _LARGEST_CHUNK = 1 << 30  # bytes
 _EXPANDED, _RATIO = 64 << 20, 100  # what is read at once may unpack to these bytes, or so many times the file's size
 _TEXTS_AT_ONCE = 32  # each may be as long as the file
+_ROWS_AT_ONCE = 64  # that an import has in memory
 _DEFLATE, _SHUFFLE, _CHECKSUM, _SZIP, _LZF = 1, 2, 3, 4, 32000
 _FILTERS = {_DEFLATE, _SHUFFLE, _CHECKSUM, _SZIP, _LZF}  # any other is a plug-in that HDF5 would load and run
 _PACKERS = {_DEFLATE, _SZIP, _LZF}
@@ -98,7 +99,7 @@ def _check_unpacked(node: h5py.Dataset, name: str, size: int, packer: int) -> No
     node.id.chunk_iter(lambda c: found.append((c.chunk_offset, c.size)) if c.size > large else None)
     for place, stored in found:
         if stored > size:
-            raise ValueError(f"{name} has a chunk of {stored} bytes in a file of {size}")
+            raise ValueError(f"{name} has a chunk of {stored} bytes, more than its file of {size}")
         skipped, packed = node.id.read_direct_chunk(place)
         if skipped >> filters_of(node).index(packer) & 1:
             continue
@@ -122,7 +123,7 @@ def read_whole(node: h5py.Dataset, name: str, size: int) -> NDArray[Any]:
     """
     left = most_expanded(size) - int(node.nbytes)
     if left < 0:
-        raise ValueError(f"{name} has {node.nbytes} bytes in a file of {size}")
+        raise ValueError(f"{name} has {node.nbytes} bytes, too many for a file of {size}")
     if not node.dtype.hasobject or not node.size:
         return np.asarray(node[()])
     if not has_only_texts(node.dtype):
@@ -139,19 +140,22 @@ def read_whole(node: h5py.Dataset, name: str, size: int) -> NDArray[Any]:
 
 def check_band(node: h5py.Dataset, name: str, size: int) -> int:
     """How many rows chunks hold; ValueError if packed ones hold more than a file of ``size`` bytes may unpack to at
-    once, as those by column may."""
+    once, as those by column may, or a few rows do."""
     if node.chunks is None or not node.ndim:
         return 0
-    band = node.chunks[0] * math.prod(node.shape[1:]) * node.dtype.itemsize
-    if filters_of(node) and min(band, int(node.nbytes)) > min(_LARGEST_CHUNK, most_expanded(size)):
-        raise ValueError(f"{name} has {band} bytes in each row of its packed chunks, more than are read at once")
+    row = math.prod(node.shape[1:]) * node.dtype.itemsize
+    for rows, most in ((node.chunks[0], _LARGEST_CHUNK), (max(node.chunks[0], _ROWS_AT_ONCE), most_expanded(size))):
+        if filters_of(node) and (needed := min(rows, len(node)) * row) > most:
+            raise ValueError(f"{name} has {needed} bytes in {rows} packed rows, more than are read at once")
     return int(node.chunks[0])
 
 
 def check_cached(node: h5py.Dataset, name: str) -> None:
     """ValueError if each read of a part unpacks a whole chunk anew, because it is too large for the `CACHE`."""
     if node.chunks is not None and filters_of(node) and (chunk := _chunk_bytes(node)) > CACHE:
-        raise ValueError(f"{name} has packed chunks of {chunk} bytes, each of which would be unpacked many times")
+        raise ValueError(
+            f"{name} has packed chunks of {chunk} bytes, too large to be unpacked for each part that is read"
+        )
 
 
 def has_only_texts(dtype: np.dtype[Any]) -> bool:

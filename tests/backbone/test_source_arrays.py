@@ -462,7 +462,7 @@ def test_hdf5_images_that_would_each_unpack_a_large_chunk(tmp_path):
         images = arrays.create_dataset("images", shape, "u1", chunks=shape, compression="gzip")
         images.id.write_direct_chunk((0, 0, 0), zlib.compress(bytes(65 << 20)))
         arrays["labels"] = np.arange(65) % 2
-    with pytest.raises(DataError, match="each of which would be unpacked many times"):
+    with pytest.raises(DataError, match="too large to be unpacked for each part"):
         only(source="hdf5", train=str(tmp_path / "a.hdf5"))
 
 

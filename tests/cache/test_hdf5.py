@@ -232,6 +232,13 @@ def by_column(f) -> None:
         tokens.id.write_direct_chunk((0, column), zlib.compress(raw))
 
 
+def wide_rows(f) -> None:
+    del f["tokens"]
+    tokens = f.create_dataset("tokens", (64, 2 << 20), "u1", chunks=(1, 2 << 20), compression="gzip")
+    for k in range(64):
+        tokens.id.write_direct_chunk((k, 0), zlib.compress(bytes(2 << 20)))
+
+
 def of_time(f) -> None:
     """Of a type that NumPy does not have."""
     del f["tokens"]
@@ -252,7 +259,8 @@ BAD = {
     "a plug-in": (plugin, "plug-in"),
     "a bomb": (bomb, "chunks of|of its"),
     "a filter twice": (packed_twice, "packed more than once"),
-    "by column": (by_column, "in each row of its packed chunks, more than are read at once"),
+    "by column": (by_column, "in 1048576 packed rows, more than are read at once"),
+    "wide rows": (wide_rows, "in 64 packed rows, more than are read at once"),
     "no tokens": (lambda f: f.__delitem__("tokens"), "there is no tokens"),
     "a group": (lambda f: (f.__delitem__("tokens"), f.create_group("tokens")), "no dataset"),
 }
