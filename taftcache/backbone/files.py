@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import blake3
 
 from taftcache.backbone.spec import BackboneSpec
-from taftcache.errors import BackboneError, RecipeError, is_address
+from taftcache.errors import BackboneError, RecipeError, TaftcacheError, is_address
 
 BUNDLED = Path(__file__).parent / "bundled"
 WEIGHTS_NAME = "model.safetensors"
@@ -19,12 +22,15 @@ WeightsKind = Literal["bundled", "pretrained", "file", "folder"]
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 # In the names of variables that hold secrets: a recipe may be a stranger's, and errors and logs show paths.
-# A word may end with "key" (openai_apikey); monkeys and donkeys, key points and tokenizers are none.
+# A word may end with "key" (openai_apikey) or "pass" (SSHPASS); monkeys and donkeys, key points, tokenizers and
+# compasses are none.
 _SECRET = re.compile(
     "secret|passw|passphrase|credential|(?<!mon|don|tur|hoc|joc)(key|token)s?[0-9]*(_|$)"
-    "|(^|_)(pass|pw|pat|auth|cookie)(_|$)",
+    "|(?<!com)(?<!by)(pass|pwd|pw)([0-9_]|$)"
+    "|(^|[0-9_])(pat|auth|cookie|dsn|url|proxy|webhook|jwt|session|pem)([0-9_]|$)",
     re.IGNORECASE,
 )
+_FOLDERS = ("PWD", "OLDPWD")  # the shell's
 
 
 def expand_path(text: str) -> Path:
@@ -43,7 +49,7 @@ def expand_path(text: str) -> Path:
                 got=text,
                 do="write the address out, or put the whole beginning into one variable: ${STORES}/NAME",
             )
-        if _SECRET.search(name):
+        if name not in _FOLDERS and _SECRET.search(name):
             raise RecipeError(
                 f"a path cannot use the environment variable {name}, which by its name holds a secret",
                 got=text,
@@ -70,11 +76,33 @@ def local_folder(name: str) -> str:
     return folder or "." if colon and kind.lower() == "local-dir" else ""
 
 
+@contextmanager
+def as_written(*places: str | None) -> Iterator[None]:
+    """Errors show these paths as the recipe has them: the value of a variable may be a secret, whatever its name."""
+    try:
+        yield
+    except TaftcacheError as error:
+        for text in filter(None, (place and (local_folder(place) or place) for place in places)):
+            if _VARIABLE.search(text):
+                found = Path(os.path.expanduser(_VARIABLE.sub(lambda v: os.environ.get(v[1], v[0]), text)))
+                path = re.compile(rf"(?<![\w.-]){re.escape(str(found))}(?![\w-])")
+                shown = partial(path.sub, text.replace("\\", r"\\"))
+                error.fault, error.do = shown(error.fault), error.do and shown(error.do)
+                error.got = None if error.got is None else shown(str(error.got))
+                error.args = error.fault, error.got, error.do
+        raise
+
+
 def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
     """Which of the four forms ``spec.weights`` has; BackboneError if it names nothing that exists.
 
     ``section`` is the recipe's section that names them: in ``STUDENT``, "random" is possible too.
     """
+    with as_written(spec.weights):
+        return _kind(spec, section)
+
+
+def _kind(spec: BackboneSpec, section: str) -> WeightsKind:
     if spec.weights == "bundled":
         return "bundled"
     if spec.weights == "pretrained":
@@ -120,7 +148,12 @@ def weights_file(spec: BackboneSpec) -> Path | None:
 
     Needs neither torch nor timm, so that a re-run can compare ``file_digest`` in milliseconds.
     """
-    kind = weights_kind(spec)
+    with as_written(spec.weights):
+        return _file(spec)
+
+
+def _file(spec: BackboneSpec) -> Path | None:
+    kind = _kind(spec, "backbone")
     if kind == "pretrained":
         return None
     if kind == "file":

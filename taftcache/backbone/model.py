@@ -20,7 +20,7 @@ from torch import nn
 from taftcache.backbone.build import build, check_sizes, is_of_hub
 from taftcache.backbone.device import resolve_device
 from taftcache.backbone.every_block import EveryBlock
-from taftcache.backbone.files import file_digest, weights_file, weights_folder, weights_kind
+from taftcache.backbone.files import as_written, file_digest, weights_file, weights_folder, weights_kind
 from taftcache.backbone.fit import load_into
 from taftcache.backbone.hub import asked_once
 from taftcache.backbone.spec import EVERY_BLOCK, BackboneSpec, Features, PreprocessSpec
@@ -81,6 +81,11 @@ def load_backbone(
             got=str(torch.get_default_dtype()),
             do="torch.set_default_dtype(torch.float32)",
         )
+    with as_written(spec.weights):
+        return _loaded(spec, preprocess, device, section)
+
+
+def _loaded(spec: BackboneSpec, preprocess: PreprocessSpec, device: str | torch.device, section: str) -> Backbone:
     kind, path = weights_kind(spec, section), weights_file(spec)
     target = resolve_device(str(device))
     if kind in ("bundled", "folder"):

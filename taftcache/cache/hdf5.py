@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,15 +26,22 @@ from taftcache.cache.read.verify import OnProgress
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import DataError, FormatError, StaleStore, StoreError
-from taftcache.foreign_hdf5 import check_own, node_of
+from taftcache.foreign_hdf5 import (
+    CACHE,
+    attribute,
+    check_band,
+    check_own,
+    filters_of,
+    has_only_texts,
+    node_of,
+    read_whole,
+)
 from taftcache.names import BASE, counted
 
 FORMAT = "taftcache-features"
 VERSIONS = (1, 2)
 """The versions that are read; the last is written. Version 1 does not say how rows were stored: as they are there."""
 MAX_TEXT = 64 << 20
-_CACHE = 64 << 20
-_EXPANDED, _RATIO = 64 << 20, 100  # labels may unpack to this many bytes, or to this many times the file's size
 _TEXTS = ("identity", "plan", "recipe", "skipped", "objects")
 
 
@@ -74,11 +83,12 @@ class FeatureFile:
     """An HDF5 file of features, open for reading: ``is_export``, or someone else's ``rows`` and ``column``.
 
     DataError for whatever could make a reader read anything but the file's own rows: links to other files, external or
-    virtual storage, filters that load plug-ins, chunks that were never written and would read as zeros.
+    virtual storage, filters that load plug-ins, chunks that were never written and would read as zeros; and for what
+    would unpack to far more than the file. ``scratch``: the folder in which rows are unpacked, if they are packed.
     """
 
-    def __init__(self, file: str | os.PathLike[str]) -> None:
-        self.path = Path(file)
+    def __init__(self, file: str | os.PathLike[str], scratch: Path | None = None) -> None:
+        self.path, self.scratch = Path(file), scratch
         if not self.path.is_file():
             raise DataError(f"cannot read {self.path}: it is not a file", do="correct the path")
         if not h5py.is_hdf5(self.path):
@@ -88,12 +98,11 @@ class FeatureFile:
                 do="HDF5, or vectors as .npy, .npz, .parquet, .csv or .tsv; of a tensor np.save(file, tensor)",
             )
         with self._reading():
-            self._file = h5py.File(self.path, "r", rdcc_nbytes=_CACHE)
+            self._file = h5py.File(self.path, "r", rdcc_nbytes=CACHE)
         try:
             with self._reading():
-                form = self._file.attrs.get("format")
+                form, version = attribute(self._file, "format"), attribute(self._file, "version")
                 self.is_export = isinstance(form, str) and form == FORMAT
-                version = self._file.attrs.get("version")
                 if self.is_export and not (isinstance(version, np.integer) and version in VERSIONS):
                     raise FormatError(
                         f"{self.path} is of version {version!r} of {FORMAT!r}, and only versions"
@@ -119,6 +128,11 @@ class FeatureFile:
         with self._reading():
             return name in self._file
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.path.stat().st_size
+
     def file(self, name: str) -> bytes:
         """The bytes of an exported object."""
         with self._reading():
@@ -135,7 +149,7 @@ class FeatureFile:
         if not isinstance(group, h5py.Group):
             raise _bad(self.path, "shards is no group")
         for name in sorted(group):
-            attributes: Any = self._node(f"shards/{name}").attrs
+            shard = self._node(f"shards/{name}")
             tokens = self.rows(f"shards/{name}/tokens")
             labels, ids = self.column(f"shards/{name}/labels"), self._strings(f"shards/{name}/sample_id")
             if (
@@ -147,10 +161,10 @@ class FeatureFile:
             ):
                 raise _bad(self.path, f"shards/{name} is not what an export writes")
             layout.check_shape(tokens.shape[1:], "float32", 1)
-            role, wanted, rows = (attributes.get(key) for key in ("role", "digest", "chunk_rows"))
+            role, wanted, rows = (attribute(shard, key) for key in ("role", "digest", "chunk_rows"))
             if not (isinstance(role, str) and isinstance(wanted, str) and isinstance(rows, np.integer)):
                 raise _bad(self.path, f"shards/{name} lacks role, digest or chunk_rows")
-            kept_as = tokens.dtype.name if version == VERSIONS[0] else attributes.get("stored_as")
+            kept_as = tokens.dtype.name if version == VERSIONS[0] else attribute(shard, "stored_as")
             if not isinstance(kept_as, str) or kept_as not in DTYPES or rows_dtype(kept_as) != tokens.dtype:
                 raise _bad(self.path, f"shards/{name} does not say as what its rows are stored")
             self.shards[name] = ExportedShard(tokens, labels.astype(np.int64), ids, role, wanted, int(rows), kept_as)
@@ -158,14 +172,14 @@ class FeatureFile:
     def rows(self, name: str) -> StoredRows:
         """A dataset of numbers, whole and in this file."""
         with self._reading():
-            return StoredRows(self, self._dataset(name, whole=False))
+            check_band(dataset := self._dataset(name), name, self.size)
+            return StoredRows(self, dataset)
 
     def column(self, name: str) -> NDArray[Any]:
         """A small dataset: its values, texts as objects."""
         with self._reading():
-            dataset = self._dataset(name)
-            if h5py.check_string_dtype(dataset.dtype) is None:
-                return np.asarray(dataset[()])
+            if h5py.check_string_dtype(self._dataset(name).dtype) is None:
+                return self._whole(name)
             return np.array(self._strings(name), dtype=object)
 
     def names(self) -> list[str]:
@@ -188,17 +202,17 @@ class FeatureFile:
                 node = self._node(name)
                 if not isinstance(node, h5py.Dataset) or node.shape is None:
                     continue
-                if any(kind.hasobject and h5py.check_string_dtype(kind) is None for kind in _kinds_in(node.dtype)):
+                if not has_only_texts(node.dtype):
                     raise _bad(self.path, f"{name} has neither numbers nor texts")
                 if is_wanted(last := name.rpartition("/")[2], node.shape, node.dtype):
-                    yield last, np.asarray(self._dataset(name)[()])
+                    yield last, self._whole(name)
 
     def _strings(self, name: str) -> list[str]:
         dataset = self._dataset(name)
         if h5py.check_string_dtype(dataset.dtype) is None or dataset.ndim != 1:
             raise _bad(self.path, f"{name} is {dataset.dtype} {list(dataset.shape)}, not a list of texts")
         try:
-            return list(dataset.asstr("utf-8")[:])  # NumPy's bytes are tagged as ASCII, whatever they hold
+            return [text.decode() for text in self._whole(name).tolist()]
         except UnicodeDecodeError:
             raise _bad(self.path, f"{name} is not UTF-8") from None
 
@@ -206,7 +220,7 @@ class FeatureFile:
         dataset = self._dataset(name)
         if dataset.dtype != np.uint8 or dataset.ndim != 1 or dataset.nbytes > layout.MAX_CHUNK_BYTES:
             raise _bad(self.path, f"{name} is {dataset.dtype} {list(dataset.shape)}, not bytes")
-        return bytes(dataset[:].tobytes())
+        return self._whole(name).tobytes()
 
     def _json(self, name: str) -> Any:
         raw = self._bytes(name)
@@ -225,16 +239,17 @@ class FeatureFile:
             raise _bad(self.path, f"there is no {name}; at the top: {top or 'nothing'}")
         return node
 
-    def _dataset(self, name: str, *, whole: bool = True) -> h5py.Dataset:
-        """A dataset that lies entirely in this file; ``whole``: it will be read at once, so it must not be vast."""
+    def _dataset(self, name: str) -> h5py.Dataset:
+        """A dataset that lies entirely in this file."""
         node = self._node(name)
         if not isinstance(node, h5py.Dataset) or node.shape is None:
             raise _bad(self.path, f"{name} is no dataset")
-        own = self.path.stat().st_size
-        check_own(node, name, own)
-        if whole and int(node.nbytes) > max(_EXPANDED, _RATIO * own):
-            raise _bad(self.path, f"{name} has {node.nbytes} bytes in a file of {own}")
+        check_own(node, name, self.size)
         return node
+
+    def _whole(self, name: str) -> NDArray[Any]:
+        """All values of a dataset that is not vast."""
+        return read_whole(self._dataset(name), name, self.size)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -244,15 +259,12 @@ class FeatureFile:
             raise _bad(self.path, f"{error}") from error
 
 
-def _kinds_in(dtype: np.dtype[Any]) -> list[np.dtype[Any]]:
-    """What a value of ``dtype`` consists of: itself, or the kinds of all fields of a record."""
-    if dtype.names is None:
-        return [dtype.base]
-    return [kind for name in dtype.names for kind in _kinds_in(dtype[name].base)]
-
-
 class StoredRows:
-    """Numbers [n, d] or [n, t, d] of a ``FeatureFile``, read when they are asked for."""
+    """Numbers [n, d] or [n, t, d] of a ``FeatureFile``, read when they are asked for.
+
+    Rows in packed chunks are written to a file without a name first, because stores take rows in an order of their own,
+    and a chunk would be unpacked anew for each.
+    """
 
     def __init__(self, file: FeatureFile, dataset: h5py.Dataset) -> None:
         self._file, self._dataset = file, dataset
@@ -262,10 +274,23 @@ class StoredRows:
         return int(self.shape[0])
 
     def __getitem__(self, index: slice | Sequence[int]) -> NDArray[Any]:
+        rows = self._unpacked
         with self._file._reading():
             if isinstance(index, slice):
-                return np.asarray(self._dataset[index])
-            return np.stack([self._dataset[i] for i in index])
+                return np.asarray(rows[index])
+            return np.stack([rows[i] for i in index])
+
+    @cached_property
+    def _unpacked(self) -> h5py.Dataset | NDArray[Any]:
+        if self._dataset.chunks is None or not filters_of(self._dataset):
+            return self._dataset
+        with tempfile.TemporaryFile(dir=self._file.scratch) as spool:
+            for at in range(0, len(self), step := check_band(self._dataset, self._dataset.name, self._file.size)):
+                with self._file._reading():
+                    rows = self._dataset[at : at + step]
+                spool.write(rows.data)
+            spool.flush()
+            return np.memmap(spool, self.dtype, "r", 0, self.shape)
 
 
 class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -363,5 +388,6 @@ def _typed(value: Any, kind: Any, name: str) -> Any:
 def _bad(path: Path, what: str) -> DataError:
     return DataError(
         f"cannot read {path}: {what}",
-        do="name the datasets (--vectors, --labels, --ids), or write the file anew with plain arrays in it",
+        do="name the datasets (--vectors, --labels, --ids), or write the file anew with plain arrays in it, in chunks"
+        " of a few rows (h5repack -l)",
     )

@@ -7,8 +7,9 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-# As in the page's CSV (files.js), but a number as text stays as it is: a class may be called -1.
-_FORMULA = re.compile(r"(?![+-]?[\d.]+\Z)[=+\-@\t\r]")
+# As in the page's CSV (files.js), but a number as text stays as it is: a class may be called -1. Where semicolons or
+# tabs separate cells, one begins after each of them, even in quotes: after a comma, these count for nothing.
+_FORMULA = re.compile(r"(?:\A|(?<=[;\t\r\n]))(?![+-]?[\d.]+(?:[;\t\r\n]|\Z))(?=[=+\-@\t\r\uff1d\uff0b\uff0d\uff20])")
 
 
 def columns_of(rows: Iterable[Mapping[str, object]]) -> list[str]:
@@ -37,7 +38,7 @@ def _line(cells: Iterable[object]) -> str:
 
 
 def _defused(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+    return _FORMULA.sub("'", value) if isinstance(value, str) else value
 
 
 def _bar(cells: Iterable[str]) -> str:

@@ -29,7 +29,8 @@ QUOTED = re.compile(r'"([^"\\\n]*+(?:\\.[^"\\\n]*+)*+)(?:"|\\?$)', re.MULTILINE)
 DOUBLED = re.compile(r'"((?:[^"]++|"")*+)(?:"|\Z)')
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 SOURCES = {".py", ".js", ".html", ".css"}
-DEFUSED = ("'=", "'+", "'-", "'@")  # how a CSV file of ours begins a text that a spreadsheet would compute
+# Where a CSV file of ours has an apostrophe before what a spreadsheet would compute.
+DEFUSED = re.compile(r"(\A|[;\t\r\n])'(?=[=+\-@\t\r\uff1d\uff0b\uff0d\uff20])")
 LONGEST, DEEPEST = 4096, 64  # characters of a path, and how many of its endings are tried
 
 
@@ -60,11 +61,11 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def meant(texts: Iterable[str]) -> Iterator[str]:
-    """Each text; without the apostrophe that keeps a spreadsheet from computing it; and of a path, its endings."""
+    """Each text; without the apostrophes that keep a spreadsheet from computing it; and of a path, its endings."""
     for text in texts:
         yield text
-        if text.startswith(DEFUSED):
-            yield text[1:]
+        if "'" in text and (plain := DEFUSED.sub(r"\1", text)) != text:
+            yield plain
         if ("/" in text or "\\" in text) and len(text) <= LONGEST:
             yield from _endings(text.replace("\\", "/"))
 

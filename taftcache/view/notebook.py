@@ -34,7 +34,8 @@ class Panel:
 class StoreView:
     """Views of a store, open or at its place, for a notebook: ``StoreView("stores/quickstart").panel("map")``.
 
-    Everything is computed when the object is made and included in each panel, which loads nothing from elsewhere.
+    Everything is computed when the object is made and included in each panel, which loads nothing from elsewhere and
+    shows the name of the store, not the rest of its path.
     ``samples`` are the ids of samples to include with all details; ``consent`` names images instead of those that the
     store names. What takes longest is computed only on request: ``neighbours``, a map that keeps neighbours together,
     and ``influence``, how far each training sample moved its shard's component.
@@ -67,6 +68,7 @@ class StoreView:
 def _store_view(
     store: Place, samples: Sequence[str], skip: tuple[str, ...], consent: Consent | None, progress: Progress
 ) -> tuple[str, dict[str, Any]]:
-    """Where the store lies, and what all of its views show."""
+    """The name of the store's folder, and what all of its views show."""
     assert isinstance(store, FeatureStore)
-    return str(store.path), everything(store, samples, skip, consent, progress)[2]
+    data = everything(store, samples, skip, consent, progress)[2]
+    return data["overview"]["report"]["store"], data

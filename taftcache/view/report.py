@@ -77,12 +77,7 @@ def write_report(
     writable(place := local_path(file, "the place of the page"), again=beginning())
     skip = () if neighbours else ("neighbours",)
     atlas, pictures, data = everything(store, samples, skip, consent, or_silent(progress))
-    # The file names no place of this machine; why there are no pictures is in the report's notes.
-    name = os.path.basename(os.path.abspath(store.path))
-    data["overview"]["report"] |= {"store": name, "notes": []}
-    for sample in data["samples"].values():
-        sample["why_no_picture"] = None
-    page = report_page(f"taftcache report · {name}", data)
+    page = report_page(f"taftcache report · {data['overview']['report']['store']}", data)
     with whole(place, again=beginning()) as partial:
         partial.write_bytes(page)
         store.check_may_leave()
@@ -106,7 +101,7 @@ def everything(
     store: FeatureStore, samples: Sequence[str], skip: tuple[str, ...], consent: Consent | None, progress: Progress
 ) -> tuple[Atlas, Pictures, dict[str, Any]]:
     """The atlas of a store, worked out now except for the stages to ``skip``, its pictures, and the data that a page
-    without a server carries.
+    without a server carries: pages are passed on, and the data name no place of this machine.
 
     Raises:
         UnknownSample: one of ``samples``, whose details are carried, has no row.
@@ -116,7 +111,11 @@ def everything(
     named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
     with progress.task("page", len(WORK)) as task:
         atlas.work(skip=skip, task=task)
-    return atlas, pictures, report_data(atlas, list(dict.fromkeys([*named, *telling(atlas)])), pictures)
+    data = report_data(atlas, list(dict.fromkeys([*named, *telling(atlas)])), pictures)
+    data["overview"]["report"] |= {"store": os.path.basename(os.path.abspath(store.path)), "notes": []}
+    for sample in data["samples"].values():
+        sample["why_no_picture"] = None  # it may name one
+    return atlas, pictures, data
 
 
 def telling(atlas: Atlas) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
+import io
 import json
 import secrets
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore, Lock, Thread
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from taftcache.cache.format.digest import digest
@@ -39,7 +41,7 @@ HOST = "127.0.0.1"
 HTTP = 80  # the port that a browser leaves out of an address
 LONGEST_QUERY = 1 << 16
 MOST_CONNECTIONS = 64  # a thread each; a browser opens six
-IDLE = 15  # seconds until a connection that asks for nothing is closed
+IDLE = 10  # seconds for a whole request to come, from the connection or the last answer on
 CHANGED = "The store has changed since this page was loaded; reload it."
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 NO_SCRIPTS = "'none'"
@@ -270,18 +272,52 @@ def _routes(atlas: Atlas, pictures: Pictures, root: str) -> dict[str, Route]:
     }
 
 
+class _Timely(io.RawIOBase):
+    """What a connection sends until ``end``, a time of the monotonic clock; then TimeoutError, however little each
+    further read would wait."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line, self.end = line, 0.0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        before, left = self._line.gettimeout(), self.end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._line.settimeout(left)
+        try:
+            return self._line.recv_into(buffer)
+        finally:
+            self._line.settimeout(before)
+
+
 class _Handler(BaseHTTPRequestHandler):
     owner: ViewServer
     server_version = "taftcache"
     sys_version = ""
     protocol_version = "HTTP/1.1"
-    timeout = IDLE
+    timeout: ClassVar[float] = IDLE
+
+    def setup(self) -> None:
+        """Read from the connection only as long as a request may take."""
+        super().setup()
+        self.rfile.close()
+        self._sent = _Timely(self.connection)
+        self.rfile = io.BufferedReader(self._sent)
+
+    def handle_one_request(self) -> None:
+        """Wait for a request, and answer it."""
+        self._sent.end = time.monotonic() + self.timeout
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         """Answer, or refuse."""
         try:
             address = urlsplit(self.path)
             if (refused := self._refusal(address.path)) is not None:
+                self.close_connection = True  # whoever has no token holds no connection
                 self._send(refused)
                 return
             query = {key: values[0] for key, values in parse_qs(address.query[:LONGEST_QUERY]).items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -27,7 +28,7 @@ from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec, backbone_of
 from taftcache.backbone.student import build_student
-from taftcache.errors import BackboneError, RecipeError, SolveError
+from taftcache.errors import BackboneError, DataError, RecipeError, SolveError
 from taftcache.recipe import parse_recipe, recipe_values
 from taftcache.solve.settings import Arithmetic
 from taftcache.tangent.device import full_float32
@@ -380,7 +381,8 @@ def test_paths_expand_and_name_a_missing_variable(monkeypatch, tmp_path):
     "name",
     [
         *("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "openai_apikey", "PGPASSWORD", "DB_PASS", "API_KEYS", "MY_TOKEN2"),
-        *("GOOGLE_APPLICATION_CREDENTIALS", "KEY", "KEY_PLACE"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "KEY", "KEY_PLACE", "MYSQL_PWD", "SSHPASS", "PGPASS", "LDAP_BINDPW"),
+        *("SENTRY_DSN", "DATABASE_URL", "HTTPS_PROXY", "SLACK_WEBHOOK_URL", "JWT", "SESSION", "A_PEM", "GITHUB_PAT2"),
     ],
 )
 def test_no_path_takes_a_secret_from_the_environment(monkeypatch, name):
@@ -390,6 +392,24 @@ def test_no_path_takes_a_secret_from_the_environment(monkeypatch, name):
         with pytest.raises(RecipeError, match=f"{name}, which by its name holds a secret") as caught:
             open_source(recipe.data) if "data" in spec else recipe.store_path
         assert "of-the-reader" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["/x/${PLACE}", "${PLACE}/x", "here/${PLACE}.h5", "local-dir:a/${PLACE}"])
+def test_an_error_about_a_path_shows_no_variable(monkeypatch, tmp_path, form):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLACE", "of-the-reader")
+    path = form.removeprefix("local-dir:")
+    for source in ("folder", "table", "npz", "hdf5"):
+        with pytest.raises(DataError, match=re.escape(path)) as caught:
+            open_source(parse_recipe({"data": {"source": source, "train": path}}).data)
+        assert "of-the-reader" not in repr(caught.value) + str(caught.value.args)
+    with pytest.raises(BackboneError, match=re.escape(path)) as caught:
+        load_backbone(BackboneSpec(model="deit_tiny_patch16_224", weights=form))
+    assert "of-the-reader" not in repr(caught.value)
+    (tmp_path / "of-the-reader").mkdir()
+    with pytest.raises(BackboneError, match=r"folder of weights \$\{PLACE\}") as caught:
+        load_backbone(BackboneSpec(model="deit_tiny_patch16_224", weights="${PLACE}"))
+    assert "of-the-reader" not in repr(caught.value)
 
 
 @pytest.mark.parametrize("name", ["MONKEY_DATA", "KEYPOINTS", "TOKENIZER_DIR", "HOCKEY"])
@@ -406,7 +426,7 @@ def test_no_bucket_is_sent_a_variable(monkeypatch, address):
     assert "of-the-reader" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["TAFTCACHE_DATA", "HOME", "USER", "SCRATCH", "PATH_TO_AUTHORS", "COMPASS"])
+@pytest.mark.parametrize("name", ["TAFTCACHE_DATA", "HOME", "PWD", "SCRATCH", "PATH_TO_AUTHORS", "COMPASS"])
 def test_other_variables_are_taken(monkeypatch, name):
     monkeypatch.setenv(name, "s3://mine")
     assert str(expand_path(f"${{{name}}}/x")) == "s3:/mine/x"

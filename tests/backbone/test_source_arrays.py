@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from pathlib import Path
 
 import h5py
@@ -438,6 +439,30 @@ def test_hdf5_labels_that_unpack_without_end(tmp_path):
         file["images"], file["labels"] = PIXELS, LABELS
         file.create_dataset("classes", (65 << 17,), "S8", chunks=(1 << 17,), compression="gzip")[:] = b""
     with pytest.raises(DataError, match="exhaust memory"):
+        only(source="hdf5", train=str(tmp_path / "a.hdf5"))
+
+
+def test_hdf5_labels_that_are_one_text(tmp_path):
+    """16 bytes in the file for each, and a copy in memory."""
+    with h5py.File(file := tmp_path / "a.hdf5", "w") as arrays:
+        arrays["images"] = np.zeros((400, 2, 2), np.uint8)
+        arrays["labels"] = np.array(["a" * (1 << 20), *"b" * 399], dtype=h5py.string_dtype())
+        at = arrays["labels"].id.get_offset()
+    data = bytearray(file.read_bytes())
+    data[at : at + 16 * 400] = data[at : at + 16] * 400
+    file.write_bytes(data)
+    with pytest.raises(DataError, match="labels has texts of more than"):
+        only(source="hdf5", train=str(file))
+
+
+def test_hdf5_images_that_would_each_unpack_a_large_chunk(tmp_path):
+    shape = (65, 1024, 1024)
+    with h5py.File(tmp_path / "a.hdf5", "w") as arrays:
+        arrays["other"] = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
+        images = arrays.create_dataset("images", shape, "u1", chunks=shape, compression="gzip")
+        images.id.write_direct_chunk((0, 0, 0), zlib.compress(bytes(65 << 20)))
+        arrays["labels"] = np.arange(65) % 2
+    with pytest.raises(DataError, match="too large to be unpacked for each part"):
         only(source="hdf5", train=str(tmp_path / "a.hdf5"))
 
 

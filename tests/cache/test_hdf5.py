@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 
 import h5py
 import numpy as np
@@ -206,6 +207,38 @@ def bomb(f) -> None:
     f.create_dataset("tokens", (2**15, 2, 2**13), "f4", chunks=(2**15, 2, 2**13), compression="gzip")
 
 
+def packed(f, name, shape, chunk, raw, *filters) -> None:
+    """A dataset of bytes whose one chunk is ``raw`` in the file."""
+    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    made.set_chunk(chunk)
+    for number in filters:
+        made.set_filter(number, h5py.h5z.FLAG_MANDATORY, (9,))
+    space = h5py.h5s.create_simple(shape, (h5py.h5s.UNLIMITED,) * len(shape))
+    h5py.h5d.create(f.id, name.encode(), h5py.h5t.STD_U8LE, space, made).write_direct_chunk((0,) * len(shape), raw)
+
+
+def packed_twice(f) -> None:
+    del f["tokens"]
+    packed(f, "tokens", (6, 64), (6, 64), zlib.compress(zlib.compress(bytes(6 * 64))), 1, 1)
+
+
+def by_column(f) -> None:
+    del f["tokens"]
+    tokens, raw = (
+        f.create_dataset("tokens", (1 << 20, 65), "u1", chunks=(1 << 20, 1), compression="gzip"),
+        bytes(1 << 20),
+    )
+    for column in range(65):
+        tokens.id.write_direct_chunk((0, column), zlib.compress(raw))
+
+
+def wide_rows(f) -> None:
+    del f["tokens"]
+    tokens = f.create_dataset("tokens", (64, 2 << 20), "u1", chunks=(1, 2 << 20), compression="gzip")
+    for k in range(64):
+        tokens.id.write_direct_chunk((k, 0), zlib.compress(bytes(2 << 20)))
+
+
 def of_time(f) -> None:
     """Of a type that NumPy does not have."""
     del f["tokens"]
@@ -225,6 +258,9 @@ BAD = {
     ),
     "a plug-in": (plugin, "plug-in"),
     "a bomb": (bomb, "chunks of|of its"),
+    "a filter twice": (packed_twice, "packed more than once"),
+    "by column": (by_column, "in 1048576 packed rows, more than are read at once"),
+    "wide rows": (wide_rows, "in 64 packed rows, more than are read at once"),
     "no tokens": (lambda f: f.__delitem__("tokens"), "there is no tokens"),
     "a group": (lambda f: (f.__delitem__("tokens"), f.create_group("tokens")), "no dataset"),
 }
@@ -238,6 +274,82 @@ def test_what_is_no_plain_array(tmp_path, what) -> None:
         change(found)
     with pytest.raises(DataError, match=says), FeatureFile(tmp_path / "f.h5") as features:
         features.rows("tokens")
+
+
+def pointed_at_one(path, dataset: str) -> None:
+    """Let each text of a dataset that is stored in one piece be the first: 16 bytes in the file, a copy in memory."""
+    with h5py.File(path) as found:
+        at, n = found[dataset].id.get_offset(), found[dataset].size
+    data = bytearray(path.read_bytes())
+    data[at : at + 16 * n] = data[at : at + 16] * n
+    path.write_bytes(data)
+
+
+def texts(f, shape=(400,)) -> None:
+    del f["sample_id"]
+    f.create_dataset("sample_id", shape, h5py.string_dtype())[(0,) * len(shape)] = "a" * (1 << 20)
+
+
+MUCH = {
+    "one text for all": (texts, "texts of more than"),
+    "in rows": (lambda f: texts(f, shape=(2, 200)), "texts of more than|not a list"),
+    "other objects": (
+        lambda f: f.create_dataset("odd", (2,), h5py.vlen_dtype("u1")).__setitem__(0, np.ones(3, "u1")),
+        "neither numbers nor",
+    ),
+    "a chunk beyond the dataset": (
+        lambda f: packed(f, "odd", (12,), (1 << 28,), zlib.compress(bytes(1 << 20)), 1),
+        "chunks of 268435456 bytes",
+    ),
+    "more in a chunk than it has": (
+        lambda f: packed(f, "odd", (12,), (12,), zlib.compress(bytes(96 << 20)), 1),
+        "unpacks to more than its 12 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MUCH)
+def test_what_takes_far_more_memory_than_the_file(tmp_path, what) -> None:
+    change, says = MUCH[what]
+    foreign(file := tmp_path / "f.h5")
+    with h5py.File(file, "a") as found:
+        change(found)
+        name = "odd" if "odd" in found else "sample_id"
+    if name == "sample_id":
+        pointed_at_one(file, name)
+    with FeatureFile(file) as features:
+        with pytest.raises(DataError, match=says):
+            features.column(name)
+        with pytest.raises(DataError, match=says):
+            list(features.arrays(lambda *_: True))
+
+
+def test_an_attribute_of_many_texts_is_not_read(tmp_path, monkeypatch) -> None:
+    foreign(tmp_path / "f.h5")
+    with h5py.File(tmp_path / "f.h5", "a") as found:
+        found.attrs["format"] = np.array(["taftcache-features"] * 4, dtype=h5py.string_dtype())
+    monkeypatch.setattr(h5py.AttributeManager, "__getitem__", None)
+    with FeatureFile(tmp_path / "f.h5") as features:
+        assert not features.is_export
+
+
+@pytest.mark.parametrize("chunks", [(64, 2, 3), (5, 2, 3), (64, 1, 1)], ids=["whole", "rows", "column"])
+@pytest.mark.parametrize("dtype", [">f4", "<f2", "i1"])
+def test_a_packed_chunk_is_read_once_in_whatever_order_rows_are_asked_for(tmp_path, monkeypatch, chunks, dtype) -> None:
+    rows = np.random.default_rng(0).normal(size=(64, 2, 3)).astype(dtype)
+    foreign(tmp_path / "f.h5", 64, tokens=None)
+    with h5py.File(tmp_path / "f.h5", "a") as found:
+        found.create_dataset("tokens", data=rows, chunks=chunks, compression="gzip", shuffle=True, fletcher32=True)
+    read = list[int]()
+    plain = h5py.Dataset.__getitem__
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda self, k: read.append(len(v := plain(self, k))) or v)
+    with FeatureFile(tmp_path / "f.h5", tmp_path) as features:
+        tokens = features.rows("tokens")
+        for some in ([63, 0, 5], [1, 62], range(64)):
+            assert np.array_equal(tokens[list(some)], rows[list(some)])
+        assert np.array_equal(tokens[3:9], rows[3:9])
+    assert sum(read) == 64
+    assert [p.name for p in tmp_path.iterdir()] == ["f.h5"]
 
 
 @pytest.mark.parametrize("said", [np.array([1, 2]), np.zeros(3, [("a", "i4")]), h5py.Empty("f4"), 7, "other"])

@@ -15,6 +15,7 @@ from taftcache.errors import RecipeError, StoreWriteError
 from taftcache.report.plots import COLOURS, check_plots, curves, dots
 from taftcache.report.tables import columns_of, comma_separated, markdown_table
 from taftcache.report.write import write_bytes
+from taftcache.stages.texts import meant
 
 ROWS = [{"a": 1, "b": 'x,"y"'}, {"a": 2.5, "c": None}, {"b": ""}]
 
@@ -27,14 +28,20 @@ def test_a_table_in_csv_is_read_back():
 
 
 @pytest.mark.law("No CSV file of ours holds a text that a spreadsheet would compute")
-@pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t", "\r"])
-def test_no_text_of_a_csv_is_a_formula(begins):
+@pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t", "\r", *"＝＋－＠"])
+@pytest.mark.parametrize("before", ["", "x;", "x;y\t", "1;-2;"])
+def test_no_text_of_a_csv_is_a_formula(begins, before):
     text = f"{begins}cmd|' /C calc'!A0"
-    (found,) = csv.DictReader(io.StringIO(comma_separated([{"a": text}]), newline=""))
-    assert found == {"a": f"'{text}"}
+    written = comma_separated([{"a": 1, "b": f"{before}{text}", "c": f"{before}{text}"}])
+    (found,) = csv.DictReader(io.StringIO(written, newline=""))
+    assert found == {"a": "1", "b": f"{before}'{text}", "c": f"{before}'{text}"}
+    assert f"{before}{text}" in meant([found["b"]]), "an audit knows the text that it was"
+    for delimiter in ";\t":
+        cells = [cell for row in csv.reader(io.StringIO(written, newline=""), delimiter=delimiter) for cell in row]
+        assert not [cell for cell in cells if cell.startswith(text[:4])]
 
 
-@pytest.mark.parametrize("number", [-1.5, -1e-9, "-1", "+0.5", "a=b", "x-1"])
+@pytest.mark.parametrize("number", [-1.5, -1e-9, "-1", "+0.5", "a=b", "x-1", "a;b", "1;-2"])
 def test_numbers_and_names_of_a_csv_stay(number):
     assert comma_separated([{"a": number}]) == f"a\n{number}\n"
 

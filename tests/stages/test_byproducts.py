@@ -288,11 +288,13 @@ def test_ids_are_found_wherever_a_file_has_texts(tmp_path, monkeypatch):
         formed |= arrow_files(place, gone)
     with h5py.File(place / "pickled.h5", "w") as file:
         file.create_dataset("rows", (1,), h5py.vlen_dtype(np.uint8))[0] = np.frombuffer(b"any", np.uint8)
+    with h5py.File(place / "bomb.h5", "w") as file:
+        file.create_dataset("ids", (12,), "i8", chunks=(1 << 24,), maxshape=(None,), compression="gzip")[:] = range(12)
     taftcache.forget(store, [gone])
     report = taftcache.audit(store, also=[place])
     assert {Path(finding.where).stem for finding in report.findings} == formed
     assert {finding.problem for finding in report.findings} == {"it holds forgotten ids: 1"}
-    unread = ["1 file (pickled", "2 files (a.feather, pickled.h5)"][HAS_PARQUET]
+    unread = ["2 files (bomb.h5, pickled.h5)", "3 files (a.feather, bomb.h5, pickled.h5)"][HAS_PARQUET]
     assert [unread in note for note in report.notes if "not searched" in note] == [True]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -161,7 +162,7 @@ def test_the_lists_of_what_may_be_wrong(browse, server, atlas):
 
 def test_a_table_that_is_saved_has_no_text_that_a_spreadsheet_computes(opened):
     """An id may be =HYPERLINK(…) and whatever a stranger likes; a number below zero stays one."""
-    texts = ["=1+1", "+1", "-1", "@a", '=a("b", 1)', "a=1", "'=1", ""]
+    texts = ["=1+1", "+1", "-1", "@a", '=a("b", 1)', "a=1", "'=1", "", "a;=1", "＝1", "a;＠\t+b"]
     rows = json.dumps([[text, -1.5] for text in texts])
     run = f'import {{ saveTable }} from "./files.js";\nsaveTable("t.csv", ["=t", "n"], {rows});\n'
     code = bundle("run.js", lambda name: run if name == "run.js" else (ASSETS / name).read_text(encoding="utf-8"))
@@ -170,7 +171,8 @@ def test_a_table_that_is_saved_has_no_text_that_a_spreadsheet_computes(opened):
     with saved.value.path().open(newline="") as file:
         title, *rows = csv.reader(file)
     assert title == ["'=t", "n"]
-    assert rows == [[f"'{text}" if text[:1] in tuple("=+-@") else text, "-1.5"] for text in texts]
+    begins = re.compile(r"(^|[;\t])(?=[=+@＝＠-])")
+    assert rows == [[begins.sub(r"\1'", text), "-1.5"] for text in texts]
 
 
 @pytest.mark.full

@@ -185,6 +185,37 @@ def test_connections_are_counted_and_idle_ones_end(seen, monkeypatch):
         assert connect().recv(1) == b""  # closed by the server, for it asked for nothing
 
 
+def test_a_request_has_an_end_however_it_comes(seen, monkeypatch):
+    """Sign by sign, it held a connection for ever; and so did requests without the token, one after another."""
+    monkeypatch.setattr(Atlas, "work", lambda self: None)
+    monkeypatch.setattr(_Handler, "timeout", 1)
+    with FeatureStore(seen) as store, ViewServer(Atlas(store)) as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=0.2) as line:
+            line.sendall(b"GET / HTTP/1.1\r\nX: ")
+            end, is_open = time.monotonic() + 20, True
+            while is_open:
+                assert time.monotonic() < end
+                try:
+                    line.sendall(b"a")
+                    is_open = line.recv(1) != b""
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    is_open = False
+        monkeypatch.setattr(_Handler, "timeout", 120)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as line:
+            line.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
+            while line.recv(1000):
+                pass
+
+
+def test_a_panel_of_a_notebook_names_no_place_of_this_machine(seen):
+    view = taftcache.StoreView(seen)
+    for shown in (view, view.panel("overview")):
+        assert str(seen.parent) not in shown._repr_html_()
+        assert seen.name in shown._repr_html_()
+
+
 def _status(server) -> int:
     try:
         return ask(server, at(server, "progress"))[0]

@@ -8,7 +8,7 @@ import h5py
 
 from taftcache.backbone.sources.arrays import ArraySource, AskedArrays, check_expansion, split_of
 from taftcache.errors import DataError
-from taftcache.foreign_hdf5 import check_own, node_of
+from taftcache.foreign_hdf5 import CACHE, check_cached, check_own, node_of, read_whole
 
 _FAULTS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)  # h5py's, for damaged files
 
@@ -23,7 +23,7 @@ def open_hdf5(asked: AskedArrays) -> ArraySource:
     if not file.is_file():
         raise DataError(f"no HDF5 file at {file}", got=str(file), do="correct data.train or data.test")
     try:
-        handle = h5py.File(file, "r")
+        handle = h5py.File(file, "r", rdcc_nbytes=CACHE)
     except _FAULTS as error:
         raise DataError(
             f"{file} cannot be read as HDF5", got=str(error), do="write the file again, or name another"
@@ -39,7 +39,11 @@ def open_hdf5(asked: AskedArrays) -> ArraySource:
         whole = {asked.label_key, id_key, "offset", "label", "classes", "id", "ids"}
         whole.discard(asked.image_key)  # images are read one by one
         needed = sum(int(array.size) * array.dtype.itemsize for key, array in arrays.items() if key in whole)
-        check_expansion(file, needed, file.stat().st_size)
+        check_expansion(file, needed, size := file.stat().st_size)
+        texts = {key: array for key, array in arrays.items() if key in whole and array.dtype.hasobject}
+        arrays |= {key: read_whole(array, key, size) for key, array in texts.items()}
+        if (images := arrays.get(asked.image_key, arrays.get("blob"))) is not None:
+            check_cached(images, asked.image_key)
         return ArraySource(asked, arrays, read)
     except BaseException as error:
         handle.close()
@@ -47,7 +51,8 @@ def open_hdf5(asked: AskedArrays) -> ArraySource:
             raise DataError(
                 f"{file} cannot be read as HDF5",
                 got=str(error),
-                do="write the file again, with plain arrays in it, compressed by gzip, lzf or not at all",
+                do="write the file again, with plain arrays in it, in small chunks (h5repack -l), packed by gzip, lzf"
+                " or not at all",
             ) from error
         raise
 

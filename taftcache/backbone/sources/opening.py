@@ -10,7 +10,7 @@ from typing import assert_never
 import blake3
 from PIL import Image
 
-from taftcache.backbone.files import expand_path
+from taftcache.backbone.files import as_written, expand_path
 from taftcache.backbone.sources.arrays import AskedArrays
 from taftcache.backbone.sources.base import Knows, Source
 from taftcache.backbone.sources.columns import splits_in
@@ -55,6 +55,11 @@ def open_source(spec: DataSpec, knows: Knows = None) -> tuple[Source, Source | N
     Raises DataError for paths and files that hold no usable images, and ids that occur in both; RecipeError for a path
     with an unset variable, or one place for both.
     """
+    with as_written(spec.train, spec.test, spec.root):
+        return _opened(spec, knows)
+
+
+def _opened(spec: DataSpec, knows: Knows) -> tuple[Source, Source | None]:
     if spec.source == "digits":
         return _limited(DigitsSource(), spec.limit), None
     assert spec.train is not None  # every other source has it

@@ -227,11 +227,12 @@ def open_features(stack: ExitStack, path: Path, columns: Columns, target: Path) 
     """A file of features, or the export of a store; what must be spooled goes to the disk that ``target`` lies on."""
     if not isinstance(columns, Columns):
         raise ArgumentError("columns are not named by Columns", got=repr(columns)[:80], do='Columns(labels="y")')
-    if path.suffix.lower() not in SUFFIXES:
-        file = stack.enter_context(FeatureFile(path))
-        return file if file.is_export else vectors_of_hdf5(file, columns)
     folder = target.absolute().parent
-    return open_vectors(path, columns, folder if folder.is_dir() else None)
+    scratch = folder if folder.is_dir() else None
+    if path.suffix.lower() not in SUFFIXES:
+        file = stack.enter_context(FeatureFile(path, scratch))
+        return file if file.is_export else vectors_of_hdf5(file, columns)
+    return open_vectors(path, columns, scratch)
 
 
 def _report(

@@ -9,8 +9,8 @@ function saveText(name, lines) {
   setTimeout(() => URL.revokeObjectURL(place), 60_000);
 }
 
-// Rows of values as CSV, the titles first. A text that a spreadsheet would take for a formula gets an apostrophe: an id
-// may be anybody's, and nothing reads this file back.
+// Rows of values as CSV, the titles first. What a spreadsheet would take for a formula gets an apostrophe, also where a
+// semicolon or a tab before it separates cells: an id may be anybody's, and nothing reads this file back.
 export function saveTable(name, titles, rows) {
   saveText(
     name,
@@ -19,8 +19,8 @@ export function saveTable(name, titles, rows) {
 }
 
 function quoted(value) {
-  const formula = typeof value === "string" && /^[=+\-@\t\r]/.test(value),
-    text = (formula ? "'" : "") + String(value ?? "");
+  const safe = typeof value === "string" ? value.replace(/(^|[;\t\r\n])(?=[=+\-@\t\r＝＋－＠])/g, "$1'") : value,
+    text = String(safe ?? "");
   return /[",\n\r]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
 }
 
