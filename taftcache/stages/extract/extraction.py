@@ -137,7 +137,6 @@ def extract(
                 raise moved
             store = there
             _record_skipping(store, recipe)
-            notes += follow_weights(store, recipe)
         remember(path, recipe)  # which was not refused
         put_tail(store, model[0])
         progress.say(f"caching the {model[0].describe()}")
@@ -148,6 +147,7 @@ def extract(
             engines = cluster.rows(recipe, classes, identity, shortest_ids(source, test))
         origin = ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines)
         images = fill_missing(store, recipe, shards.values(), origin, progress)
+        notes += [] if there is None else follow_weights(store, recipe)  # not before: an image may refuse to decode
         return _report(store, images, time.perf_counter() - begin, notes)
 
 
