@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Container, Mapping, Sequence
 from math import ceil, floor, log10
+from pathlib import PurePath
 from typing import Any
 
 BASE = "base/"  # what training starts from
@@ -180,7 +181,8 @@ def typed(place: object) -> str:
 
 def extract_again(place: object) -> str:
     """The commands that go on with the extraction of a store, if the file of its recipe is not at hand."""
-    return f"taftcache inspect {typed(place)} --recipe > recipe.toml; taftcache extract recipe.toml"
+    file = typed(f"{PurePath(str(place)).name or 'store'}-recipe.toml")
+    return f"taftcache inspect {typed(place)} --recipe > {file} && taftcache extract {file}"
 
 
 def one_of_trained(names: Sequence[str], wanted: str = "") -> str:
