@@ -10,6 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from math import ceil, floor, log10
 from pathlib import PurePath
 from typing import Any
+from unicodedata import normalize
 
 BASE = "base/"  # what training starts from
 COMPONENTS = "components/"
@@ -167,6 +168,12 @@ def shown(text: str) -> str:
 def told_apart(ids: Sequence[str]) -> list[str]:
     """Ids for a list with commas; those that could be read as two, or whose ends would not be seen, are in quotes."""
     return [repr(i) if re.search(r"[\s,'\"]", i) else i for i in ids]
+
+
+def in_quotes(one: str, other: str) -> tuple[str, str]:
+    """Two texts in quotes; with codes for their signs if they differ only in their Unicode form, and look alike."""
+    show = ascii if normalize("NFC", one) == normalize("NFC", other) else repr
+    return show(one), show(other)
 
 
 def with_counts(counts: Mapping[str, int]) -> str:
