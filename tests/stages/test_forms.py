@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unicodedata import normalize
 
@@ -50,6 +52,20 @@ def ids(form: str) -> list[str]:
 def exact(earlier: pytest.MonkeyPatch) -> None:
     """Ask about exact ids alone, as earlier releases did."""
     earlier.setattr(ledger, "forgotten_form", lambda i, key, known: i if ledger.tombstone(i, key) in known else None)
+
+
+@contextmanager
+def stopped_after_a_shard() -> Iterator[None]:
+    real = ShardWriter.commit
+
+    def stop(self: ShardWriter, **options) -> None:
+        real(self, **options)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ShardWriter, "commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 @pytest.fixture(scope="module")
@@ -221,19 +237,12 @@ def test_two_forms_in_one_source_are_refused_unless_both_stay_out(photos, tmp_pa
 
 
 @pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
-def test_an_extraction_does_not_go_on_with_names_in_another_form(photos, tmp_path, monkeypatch):
+def test_an_extraction_does_not_go_on_with_names_in_another_form(photos, tmp_path):
     """Otherwise an image of the first shard would come into the second under its other name."""
-    path, images, real = tmp_path / "store", shutil.copytree(photos, tmp_path / "images"), ShardWriter.commit
-
-    def stop(self: ShardWriter, **options) -> None:
-        real(self, **options)
-        raise KeyboardInterrupt
-
+    path, images = tmp_path / "store", shutil.copytree(photos, tmp_path / "images")
     shards = {"store": {"shards": 3}}
-    with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "commit", stop)
-        with pytest.raises(KeyboardInterrupt):
-            taftcache.extract(asked(path, images, **shards))
+    with stopped_after_a_shard():
+        taftcache.extract(asked(path, images, **shards))
     with FeatureStore(path) as store:
         assert [i for i in store.every_id if not i.isascii()], "it has one of the two"
         before = store.root_digest
@@ -261,8 +270,8 @@ def test_the_writer_refuses_it_and_staged_rows_of_it_are_swept(tmp_path, monkeyp
 
 
 @pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
-def test_an_extraction_does_not_go_on_with_what_it_skipped_in_another_form(photos, tmp_path, monkeypatch):
-    path, images, real = tmp_path / "store", shutil.copytree(photos, tmp_path / "images"), ShardWriter.commit
+def test_an_extraction_does_not_go_on_with_what_it_skipped_in_another_form(photos, tmp_path):
+    path, images = tmp_path / "store", shutil.copytree(photos, tmp_path / "images")
     for file in images.glob("[01]/[!0]*.png"):
         file.unlink()
     some = (normalize("NFC", f"{ONE} {k}.png") for k in range(99))
@@ -270,20 +279,26 @@ def test_an_extraction_does_not_go_on_with_what_it_skipped_in_another_form(photo
     (images / "2" / name).write_bytes(b"no image")
     data = {"source": "folder", "train": str(images), "unreadable": "skip", "held_out": 0.0}
     asking = recipe(path, data=data, store={"shards": 3, "seed": 0})
-
-    def stop(self: ShardWriter, **options) -> None:
-        real(self, **options)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "commit", stop)
-        with pytest.raises(KeyboardInterrupt):
-            taftcache.extract(asking)
+    with stopped_after_a_shard():
+        taftcache.extract(asking)
     assert [s.id for s in FeatureStore(path).manifest.skipped] == [f"2/{name}"]
     (images / "2" / name).unlink()
     shutil.copy(images / "2" / "0002.png", images / "2" / normalize("NFD", name))
     with pytest.raises(DataError, match=r"Unicode forms(?s:.*)in the store"):
         taftcache.extract(asking)
+
+
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+def test_an_import_does_not_go_on_with_ids_in_another_form(tmp_path):
+    path, some = tmp_path / "store", [f"{ONE} {k}" for k in range(36)]
+    composed, apart = ([normalize(form, i) for i in some] for form in ("NFC", "NFD"))
+    with stopped_after_a_shard():
+        taftcache.import_vectors(X, Y, path, ids=composed, overrides=SMALL)
+    with pytest.raises(DataError, match=r"Unicode forms(?s:.*)in the store"):
+        taftcache.import_vectors(X, Y, path, ids=apart, overrides=SMALL)
+    taftcache.import_vectors(X, Y, path, ids=composed, overrides=SMALL)
+    with FeatureStore(path) as store:
+        assert store.every_id == {*composed}
 
 
 def test_what_nobody_can_commit_any_more_is_known_in_another_form(tmp_path, monkeypatch):
