@@ -8,7 +8,9 @@ import re
 import shlex
 from collections.abc import Container, Mapping, Sequence
 from math import ceil, floor, log10
+from pathlib import PurePath
 from typing import Any
+from unicodedata import normalize
 
 BASE = "base/"  # what training starts from
 COMPONENTS = "components/"
@@ -168,6 +170,12 @@ def told_apart(ids: Sequence[str]) -> list[str]:
     return [repr(i) if re.search(r"[\s,'\"]", i) else i for i in ids]
 
 
+def in_quotes(one: str, other: str) -> tuple[str, str]:
+    """Two texts in quotes; with codes for their signs if they differ only in their Unicode form, and look alike."""
+    show = ascii if normalize("NFC", one) == normalize("NFC", other) else repr
+    return show(one), show(other)
+
+
 def with_counts(counts: Mapping[str, int]) -> str:
     """``cat (3), dog (1)``, and how many more there are."""
     return first_few([f"{name} ({n})" for name, n in sorted(counts.items())], 20)
@@ -180,7 +188,8 @@ def typed(place: object) -> str:
 
 def extract_again(place: object) -> str:
     """The commands that go on with the extraction of a store, if the file of its recipe is not at hand."""
-    return f"taftcache inspect {typed(place)} --recipe > recipe.toml; taftcache extract recipe.toml"
+    file = typed(f"{PurePath(str(place)).name or 'store'}-recipe.toml")
+    return f"taftcache inspect {typed(place)} --recipe > {file} && taftcache extract {file}"
 
 
 def one_of_trained(names: Sequence[str], wanted: str = "") -> str:

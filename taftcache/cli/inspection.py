@@ -194,7 +194,9 @@ def view(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, metavar="N", help="the port to use; 0 takes a free one")
     ] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page in a browser")] = True,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="open the page in a browser, or only print its address")
+    ] = True,
     images: Images = None,
     against: Annotated[
         Path | None,

@@ -19,7 +19,7 @@ from taftcache.remote.components import named_shard, opened
 from taftcache.remote.connection import Connection
 from taftcache.remote.jobs import PassJob, SolveJob
 from taftcache.remote.resident import resident
-from taftcache.remote.task import check_alike, processor
+from taftcache.remote.task import check_alike, rounding_of
 from taftcache.stages.memory import memory_of
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import RowSum, TangentOperator
@@ -110,7 +110,7 @@ def shard_sums(
             for _, cotangent in asked
         ]
         answers = [total.cpu().numpy() for total in totals]
-        return processor(torch.device(operator.device)), list(zip(answers, notes, strict=True))
+        return rounding_of(torch.device(operator.device)), list(zip(answers, notes, strict=True))
 
 
 def shard_tangents(vectors: np.ndarray, job: PassJob, name: str, digest: str) -> tuple[str, list[np.ndarray]]:
@@ -118,7 +118,7 @@ def shard_tangents(vectors: np.ndarray, job: PassJob, name: str, digest: str) ->
     with _alone:
         operator = _operator(job, name, digest)
         blocks = [block.cpu().numpy() for block in operator.matvec(_tensor(vectors[0], operator.device))]
-        return processor(torch.device(operator.device)), blocks
+        return rounding_of(torch.device(operator.device)), blocks
 
 
 def _operator(job: PassJob, name: str, digest: str) -> TangentOperator:

@@ -25,7 +25,7 @@ from taftcache.remote.connection import Connection
 from taftcache.remote.jobs import RowJob
 from taftcache.remote.processes import FEWER
 from taftcache.remote.resident import resident
-from taftcache.remote.task import check_alike, portable, processor
+from taftcache.remote.task import check_alike, portable, rounding_of
 from taftcache.stages.extract.frozen import load_frozen, made_from
 from taftcache.tangent.device import full_float32
 
@@ -55,14 +55,14 @@ class RemoteRows:
             known=list(known),
             threads=cluster.threads,
         )
-        self.processor, self._span = cluster.call(prepare, self._job)
+        self.rounding, self._span = cluster.call(prepare, self._job)
 
     def engine(self, source: Source, held_out: bool, stop: bool) -> RemoteEngine:
         """An engine for ``source``, which is the second that the recipe opens if ``held_out``."""
 
         def call(span: Sequence[int]) -> tuple[Any, ...]:
             ids = [source.items[k].id for k in span]
-            return (self._job, self.processor, held_out, list(map(int, span)), ids, stop)
+            return (self._job, self.rounding, held_out, list(map(int, span)), ids, stop)
 
         return RemoteEngine(self._cluster, call, self._span)
 
@@ -102,7 +102,7 @@ class _Loaded:
     sources: tuple[Source, Source | None]
     recipe: Recipe
     batch: int
-    processor: str
+    rounding: str
 
 
 def prepare(job: RowJob) -> tuple[str, int]:
@@ -110,16 +110,16 @@ def prepare(job: RowJob) -> tuple[str, int]:
     loaded = _loaded(job)
     frozen = loaded.model[0]
     if frozen.device.type != "cpu":
-        return loaded.processor, loaded.batch * _GPU_BATCHES
+        return loaded.rounding, loaded.batch * _GPU_BATCHES
     size = loaded.batch * prod(frozen.tokens_shape) * np.dtype(frozen.computed).itemsize
     batches = min(max(1, _TASK_BYTES // size), _MOST_BATCHES)
-    return loaded.processor, loaded.batch * job.threads * batches
+    return loaded.rounding, loaded.batch * job.threads * batches
 
 
 def compute(job: RowJob, alike: str, held_out: bool, span: list[int], ids: list[str], stop: bool) -> list[ImageBatch]:
     """On a worker: the rows of ``span``, items with these ``ids``."""
     loaded = _loaded(job)
-    check_alike(loaded.processor, alike, "fill one store")
+    check_alike(loaded.rounding, alike, "fill one store")
     source = loaded.sources[held_out]
     if source is None or [source.items[k].id for k in span if k < len(source.items)] != ids:
         raise DataError(
@@ -149,6 +149,6 @@ def _loaded(job: RowJob) -> _Loaded:
                 do="put the same weights at the recipe's path on every host, and install the same libraries",
             )
         sources = open_source(recipe.data, {*job.known}.__contains__)
-        return _Loaded(model, sources, recipe, default_batch(frozen.cut), processor(frozen.device))
+        return _Loaded(model, sources, recipe, default_batch(frozen.cut), rounding_of(frozen.device))
 
     return resident("frozen layers", job.key, load, most=1)

@@ -33,7 +33,7 @@ def anywhere(path: str) -> str:
     return path if is_bucket(path) or path.startswith(("~", "$")) else os.path.abspath(path)
 
 
-def processor(device: torch.device) -> str:
+def rounding_of(device: torch.device) -> str:
     """What decides how sums are rounded on a device: a GPU's name, or the CPU's kind, its vector instructions and what
     Intel's library was told."""
     if device.type == "cuda":
@@ -45,7 +45,7 @@ def processor(device: torch.device) -> str:
 
 
 def check_alike(one: str, other: str, what: str) -> None:
-    """ClusterError if ``processor`` says something else on ``one`` worker than on the ``other``."""
+    """ClusterError if ``rounding_of`` says something else on ``one`` worker than on the ``other``."""
     if one != other:
         raise ClusterError(
             f"workers with different processors cannot {what}: they round differently",

@@ -66,7 +66,7 @@ def signed(store: FeatureStore, entry: Mapping[str, Any], signer: Signer | None)
 def store_digest(store: FeatureStore) -> str:
     """What names the store in a signature: the digest of its identity, which says how its rows were made.
 
-    Of a store's fields no command changes only this one, and copies have it too. ``convert`` takes the ledger along and
+    Commands leave this one field of a store as it is, and copies have it too. ``convert`` takes the ledger along and
     changes two of its keys, which are left out. It is made from no row; stores with the same features of other images
     have the same.
     """

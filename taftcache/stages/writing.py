@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
@@ -156,14 +157,18 @@ def _publish(partial: Path, place: Path) -> None:
     within = [partial, *partial.rglob("*")] if partial.is_dir() else [partial]
     for file in within:
         _sync(file)
-    if partial.is_dir() and place.is_dir():
-        if not _is_empty(place):
-            raise StoreWriteError(
-                f"cannot write {place}: another program has put files there meanwhile", do="name another folder"
-            )
+    if partial.is_dir() and place.is_dir() and _is_empty(place):
         for file in place.iterdir():
-            file.unlink()
-    os.replace(partial, place)
+            if is_from_macos(file.name):  # another may have come just now
+                file.unlink(missing_ok=True)
+    try:
+        os.replace(partial, place)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise StoreWriteError(
+            f"cannot write {place}: another program has put files there meanwhile", do="name another folder"
+        ) from None
     _sync(place.parent)
 
 

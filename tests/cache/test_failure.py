@@ -19,7 +19,7 @@ CAUSES = {
     errno.EROFS: ("the file system is read-only", "mount it for writing"),
     errno.EMFILE: ("too many files are open", "ulimit"),
     errno.EIO: ("the disk reports an I/O error", "check the disk"),
-    errno.EBUSY: ("another program has it open, or it is a mount point", "run taftcache gc"),
+    errno.EBUSY: ("another program has it open, or it is a mount point", "of a mount, name a folder in it"),
     errno.EPROTO: ("protocol error", "look at the disk"),
 }
 

@@ -9,6 +9,7 @@ from contextlib import closing, nullcontext
 
 import pytest
 
+import taftcache
 from taftcache.cache.copying import carry_tombstones, convert, copy
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical
@@ -180,19 +181,20 @@ def test_a_private_file_is_never_one_that_is_there(tmp_path, monkeypatch) -> Non
     """Another process may make it again once it was removed."""
     monkeypatch.setattr(os, "unlink", lambda *given, **more: None)
     (tmp_path / "key").touch()
-    with closing(Folder(tmp_path)) as folder, pytest.raises(StoreWriteError):
+    with closing(Folder(tmp_path)) as folder, pytest.raises(StoreWriteError, match="another process has"):
         folder.write("key", b"secret", mode=0o600)
     assert (tmp_path / "key").read_bytes() == b""
 
 
-def of_another(monkeypatch, *files) -> None:
+def of_another(monkeypatch, *files, user: int | None = None) -> None:
     """Let ``files`` belong to another user."""
+    owner = os.geteuid() + 1 if user is None else user
     inodes = {file.stat().st_ino for file in files}
 
     def as_other(real):
         def status(*given, **more):
             info = real(*given, **more)
-            return os.stat_result([*info[:4], os.geteuid() + 1, *info[5:]]) if info.st_ino in inodes else info
+            return os.stat_result([*info[:4], owner, *info[5:]]) if info.st_ino in inodes else info
 
         return status
 
@@ -267,6 +269,33 @@ def test_a_strangers_key_beside_a_link_is_not_saved_in_the_place_of_the_link(tmp
         TombstoneFile(tmp_path / "s").save()
     assert [file.name for file in (tmp_path / "disk").iterdir()] == ["store"]
     assert (tmp_path / "s.forgotten").exists()
+
+
+@pytest.mark.parametrize("says", STRANGERS)
+def test_a_key_that_was_taken_over_from_another_user_can_be_destroyed(tmp_path, monkeypatch, says) -> None:
+    """By what the refusal says."""
+    remember(tmp_path / "s", b"k" * 32, ["anything"])
+    create(tmp_path / "s").close()
+    STRANGERS[says](monkeypatch, tmp_path / "s.forgotten")
+    with pytest.raises(StoreError, match=says) as caught:
+        FeatureStore(tmp_path / "s", mode="a")
+    assert caught.value.do.startswith(f"move it away, then taftcache forget {tmp_path / 's'} --destroy-key; or, ")
+    (tmp_path / "s.forgotten").rename(tmp_path / "away")
+    taftcache.destroy_key(tmp_path / "s")
+    with FeatureStore(tmp_path / "s") as store:
+        assert not store.manifest.tombstone_key
+    assert TombstoneFile(tmp_path / "s").under(b"k" * 32) == frozenset()
+
+
+@pytest.mark.parametrize("owner", [0, 4321, 4322])
+def test_root_and_the_owner_of_the_folder_around_are_no_strangers(tmp_path, monkeypatch, owner) -> None:
+    """They could replace the store itself."""
+    remember(tmp_path / "s", b"k" * 32, ["anything"])
+    monkeypatch.setattr(os, "geteuid", lambda: 1)
+    of_another(monkeypatch, tmp_path, user=4321)
+    of_another(monkeypatch, tmp_path / "s.forgotten", user=owner)
+    with pytest.raises(StoreError, match="another user") if owner == 4322 else nullcontext():
+        TombstoneFile(tmp_path / "s").check_owner()
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unicodedata import normalize
 
@@ -16,14 +18,17 @@ from typer.testing import CliRunner
 import taftcache
 from taftcache.cache.copying import copy
 from taftcache.cache.format import ledger
+from taftcache.cache.format.plan import shard_of
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write import sweep
 from taftcache.cache.write.writer import ShardWriter
 from taftcache.cli import app
 from taftcache.errors import DataError, StaleStore
+from taftcache.stages.extract.classes import other_classes_note
 from taftcache.stages.forget.request import resolve_request
 from taftcache.terminal.forgetting import show_receipts
 from tests.cache.making import create, fill, forget
-from tests.stages.making import open_store, recipe, tree, write_images
+from tests.stages.making import digits, open_store, recipe, tree, write_images
 
 ONE = "Zoé Brontë"
 OTHER = "Łukasz Żółty"
@@ -35,6 +40,10 @@ def asked(path: Path, images: Path, **sections):
     return recipe(path, data={"source": "folder", "train": str(images), "held_out": 0.2}, **sections)
 
 
+def parted(path: Path, images: Path, test: Path):
+    return recipe(path, data={"source": "folder", "train": str(images), "test": str(test), "held_out": 0.0})
+
+
 def ids(form: str) -> list[str]:
     """Ids of vectors, two of which have accents."""
     return [*(f"v/{k}" for k in range(34)), f"v/{normalize(form, ONE)}", f"v/{normalize(form, OTHER)}"]
@@ -43,6 +52,20 @@ def ids(form: str) -> list[str]:
 def exact(earlier: pytest.MonkeyPatch) -> None:
     """Ask about exact ids alone, as earlier releases did."""
     earlier.setattr(ledger, "forgotten_form", lambda i, key, known: i if ledger.tombstone(i, key) in known else None)
+
+
+@contextmanager
+def stopped_after_a_shard() -> Iterator[None]:
+    real = ShardWriter.commit
+
+    def stop(self: ShardWriter, **options) -> None:
+        real(self, **options)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ShardWriter, "commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 @pytest.fixture(scope="module")
@@ -214,19 +237,12 @@ def test_two_forms_in_one_source_are_refused_unless_both_stay_out(photos, tmp_pa
 
 
 @pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
-def test_an_extraction_does_not_go_on_with_names_in_another_form(photos, tmp_path, monkeypatch):
+def test_an_extraction_does_not_go_on_with_names_in_another_form(photos, tmp_path):
     """Otherwise an image of the first shard would come into the second under its other name."""
-    path, images, real = tmp_path / "store", shutil.copytree(photos, tmp_path / "images"), ShardWriter.commit
-
-    def stop(self: ShardWriter, **options) -> None:
-        real(self, **options)
-        raise KeyboardInterrupt
-
+    path, images = tmp_path / "store", shutil.copytree(photos, tmp_path / "images")
     shards = {"store": {"shards": 3}}
-    with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "commit", stop)
-        with pytest.raises(KeyboardInterrupt):
-            taftcache.extract(asked(path, images, **shards))
+    with stopped_after_a_shard():
+        taftcache.extract(asked(path, images, **shards))
     with FeatureStore(path) as store:
         assert [i for i in store.every_id if not i.isascii()], "it has one of the two"
         before = store.root_digest
@@ -251,6 +267,54 @@ def test_the_writer_refuses_it_and_staged_rows_of_it_are_swept(tmp_path, monkeyp
         monkeypatch.undo()
     with open_store(tmp_path / "store") as store:
         assert store.staged_ids() == {}
+
+
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+def test_an_extraction_does_not_go_on_with_what_it_skipped_in_another_form(photos, tmp_path):
+    path, images = tmp_path / "store", shutil.copytree(photos, tmp_path / "images")
+    for file in images.glob("[01]/[!0]*.png"):
+        file.unlink()
+    some = (normalize("NFC", f"{ONE} {k}.png") for k in range(99))
+    name = next(name for name in some if shard_of(f"2/{name}", 3, 0) == "000")
+    (images / "2" / name).write_bytes(b"no image")
+    data = {"source": "folder", "train": str(images), "unreadable": "skip", "held_out": 0.0}
+    asking = recipe(path, data=data, store={"shards": 3, "seed": 0})
+    with stopped_after_a_shard():
+        taftcache.extract(asking)
+    assert [s.id for s in FeatureStore(path).manifest.skipped] == [f"2/{name}"]
+    (images / "2" / name).unlink()
+    shutil.copy(images / "2" / "0002.png", images / "2" / normalize("NFD", name))
+    with pytest.raises(DataError, match=r"Unicode forms(?s:.*)in the store"):
+        taftcache.extract(asking)
+
+
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+def test_an_import_does_not_go_on_with_ids_in_another_form(tmp_path):
+    path, some = tmp_path / "store", [f"{ONE} {k}" for k in range(36)]
+    composed, apart = ([normalize(form, i) for i in some] for form in ("NFC", "NFD"))
+    with stopped_after_a_shard():
+        taftcache.import_vectors(X, Y, path, ids=composed, overrides=SMALL)
+    with pytest.raises(DataError, match=r"Unicode forms(?s:.*)in the store"):
+        taftcache.import_vectors(X, Y, path, ids=apart, overrides=SMALL)
+    taftcache.import_vectors(X, Y, path, ids=composed, overrides=SMALL)
+    with FeatureStore(path) as store:
+        assert store.every_id == {*composed}
+
+
+def test_what_nobody_can_commit_any_more_is_known_in_another_form(tmp_path, monkeypatch):
+    """Where no lock keeps others out: a shard that was put there by a writer who did not know of the request."""
+    gone, back = (f"a/{normalize(form, ONE)}" for form in ("NFC", "NFD"))
+    for name, ids in (("store", ["a/plain", gone]), ("late", ["a/1", back]), ("other", ["a/2", "a/3"])):
+        with create(tmp_path / name) as store:
+            fill(store, "000", ids)
+    forget(tmp_path / "store", gone)
+    for name in ("late", "other"):
+        shutil.copytree(tmp_path / name / "shards", tmp_path / "store" / "shards", dirs_exist_ok=True)
+    monkeypatch.setattr(sweep, "outdated", lambda root, path: False)
+    with FeatureStore(tmp_path / "store") as store:
+        late = {path for path in store.strays() if (tmp_path / "late" / path).exists()}
+        assert len(store.strays()) == 2 * len(late) == 4
+        assert sweep.hopeless(store.root, store.manifest, store.strays()) == late
 
 
 def test_a_row_that_came_back_in_another_form_is_found_and_can_be_forgotten(made, tmp_path, monkeypatch):
@@ -314,15 +378,81 @@ def test_what_was_forgotten_in_a_mixture_of_forms_stays_out_in_each(tmp_path):
     assert taftcache.audit(path).findings == []
 
 
-def test_extract_says_that_append_takes_nothing_of_an_image_held_in_another_form(photos, tmp_path):
-    """It said that append takes them in, which refuses them."""
+@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+def test_a_class_in_another_form_is_refused(photos, tmp_path):
+    """It came in as a further class, and counted as forgotten once the other was."""
+    path, images = tmp_path / "store", shutil.copytree(photos, tmp_path / "images")
+    composed, apart = (normalize(form, ONE) for form in ("NFC", "NFD"))
+    (images / "2").rename(images / composed)
+    shutil.copytree(images / "1", images / apart)
+    refused = "two classes are the same text in different Unicode forms"
+    for call in (taftcache.extract, taftcache.estimate):
+        with pytest.raises(DataError, match=refused):
+            call(asked(path, images))
+    assert not path.exists()
+    more = shutil.copytree(images, tmp_path / "more")
+    shutil.rmtree(images / apart)
+    shutil.rmtree(more / composed)
+    with pytest.raises(DataError, match=refused):
+        taftcache.extract(parted(path, images, more))
+    taftcache.extract(asked(path, images))
+    before = tree(path)
+    for file in (more / apart).iterdir():
+        file.rename(file.with_name(f"more {file.name}"))
+    for new_classes in ("refuse", "skip", "take"):
+        with pytest.raises(DataError, match=refused) as caught:
+            taftcache.append(asked(path, more), new_classes=new_classes)
+        assert caught.value.got.endswith(f"{apart!a}, and in the store {composed!a}")
+    shutil.copytree(more / apart, images / apart)
+    (note,) = taftcache.extract(asked(path, images)).notes
+    assert note.startswith(f"append takes nothing: {refused}")
+    assert tree(path) == before
+
+
+def test_of_two_forms_of_one_class_neither_leaves_alone(tmp_path):
+    """A store of an earlier release may have both."""
+    forms = [normalize(form, ONE) for form in ("NFC", "NFD")]
+    path = tmp_path / "store"
+    with pytest.MonkeyPatch.context() as earlier:
+        earlier.setattr("taftcache.stages.extract.forgotten.check_forms", lambda *given: None)
+        taftcache.import_vectors(X, [["a", *forms][k] for k in Y], path, overrides=SMALL)
+    with open_store(path) as store:
+        with pytest.raises(DataError, match="1 class would stay that is named here in another Unicode form"):
+            resolve_request(store, classes=forms[:1])
+        assert resolve_request(store, classes=forms).classes == sorted(forms)
+
+
+def test_extract_says_once_that_images_are_held_in_another_form(photos, tmp_path):
+    """It said that append takes them in, which refuses them, and that their rows are not in the source."""
     made = asked(tmp_path / "store", in_form("NFC", photos, tmp_path / "images"))
     taftcache.extract(made)
     shutil.rmtree(tmp_path / "images")
     in_form("NFD", photos, tmp_path / "images")
-    notes = taftcache.extract(made).notes
-    assert [n for n in notes if n.startswith("append takes nothing: two sample ids are the same text")]
-    assert not [n for n in notes if n.startswith("not in the store")]
+    (note,) = taftcache.extract(made).notes
+    assert note.startswith("2 images have ids of the store in another Unicode form (first: '0/Zoe\\u0301 Bronte")
+
+
+def test_ids_in_another_form_are_of_the_same_kind(tmp_path):
+    """All ids of the training images have accents, and those of the test images are numbers: the former were refused as
+    ids of another kind."""
+    pixels, labels = digits()
+    made = recipe(
+        tmp_path / "store",
+        data={"source": "npz", "train": str(tmp_path / "a.npz"), "test": str(tmp_path / "b.npz"), "held_out": 0.0},
+    )
+    some = [f"{ONE} {k}" for k in range(30)]
+    for form in ("NFC", "NFD"):
+        np.savez(tmp_path / "a.npz", images=pixels[:30], labels=labels[:30], id=[normalize(form, i) for i in some])
+        np.savez(tmp_path / "b.npz", images=pixels[30:40], labels=labels[30:40])
+        notes = taftcache.extract(made).notes
+    assert any(note.startswith("30 images have ids of the store in another Unicode form") for note in notes)
+
+
+def test_labels_in_another_form_are_told_apart():
+    (note,) = other_classes_note({"v/1": (normalize("NFC", ONE), normalize("NFD", ONE))})
+    assert "'Zo\\xe9 Bront\\xeb' in the store, 'Zoe\\u0301 Bronte\\u0308' in the data" in note
+    (note,) = other_classes_note({"v/1": (ONE, OTHER)})
+    assert f"{ONE!r} in the store, {OTHER!r} in the data" in note
 
 
 def test_the_data_of_another_store_is_known_in_another_form(tmp_path):

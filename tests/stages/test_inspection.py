@@ -94,7 +94,8 @@ def test_a_store_that_is_not_finished_says_so(store, capsys):
         with opened.transaction() as change:
             change.drop_shard("held-out")
         said = "shards here: 2 of 3; taftcache extract, run again, makes the others; without the file of the recipe: "
-        said += f"taftcache inspect {store} --recipe > recipe.toml; taftcache extract recipe.toml"
+        file = f"{store.name}-recipe.toml"
+        said += f"taftcache inspect {store} --recipe > {file} && taftcache extract {file}"
         assert taftcache.inspect(opened).notes == [said]
         assert taftcache.train(opened).notes == [said]
         with pytest.raises(StoreError, match="no held-out rows") as error:

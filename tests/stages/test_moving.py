@@ -14,7 +14,7 @@ import taftcache
 from taftcache.backbone.files import BUNDLED, WEIGHTS_NAME, file_digest
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.errors import BackboneError, IdentityError
+from taftcache.errors import BackboneError, IdentityError, UnreadableImage
 from tests.stages.making import open_store, recipe, toml, tree, write_images
 
 
@@ -176,6 +176,20 @@ def test_rows_are_appended_with_weights_that_were_moved(ours, capsys, by):
     assert ours.recorded == ours.found
     # as the user has named it, the store may open it without being asked again
     assert command(capsys, "predict", ours.store, ours.images / "0" / "new.png")[0] == 0
+
+
+@pytest.mark.parametrize("work", ["extract", "append"])
+def test_a_refused_command_leaves_the_place_of_the_weights(ours, work):
+    """An image cannot be decoded, which is seen only when rows are made."""
+    file = ours.images / "0" / "new.png"
+    if work == "extract":
+        file = ours.images / FeatureStore(ours.store).shard("001").sample_ids[0]
+        ours.unfinish()
+    file.write_bytes(b"no image")
+    before = FeatureStore(ours.store).root_digest
+    with pytest.raises(UnreadableImage):
+        getattr(taftcache, work)(ours.asking(ours.found))
+    assert FeatureStore(ours.store).root_digest == before
 
 
 def test_training_takes_the_words_of_a_recipe_whose_weights_were_moved(ours):

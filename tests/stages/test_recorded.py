@@ -135,11 +135,14 @@ def test_an_extraction_goes_on_without_its_file(finished, tmp_path):
         recipe_file(path)
     (note,) = taftcache.inspect(path).notes
     typed = note.partition("recipe: ")[2]
-    assert typed == f"taftcache inspect '{path}' --recipe > recipe.toml; taftcache extract recipe.toml"
+    file = "'a store-recipe.toml'"
+    assert typed == f"taftcache inspect '{path}' --recipe > {file} && taftcache extract {file}"
     assert typed in unfinished.value.do
     assert typed in named.value.do
+    (mine := tmp_path / "recipe.toml").write_text("mine")
     shell = f'taftcache() {{ {sys.executable} -m taftcache "$@"; }}; {typed}'
     subprocess.run(["bash", "-ec", shell], cwd=tmp_path, check=True, capture_output=True)
+    assert mine.read_text() == "mine"
     assert taftcache.inspect(path).held_out_rows + taftcache.inspect(path).rows == DIGITS
 
 

@@ -143,7 +143,7 @@ def test_a_store_is_not_taken_for_that_of_other_rows(made, tmp_path):
     assert not (tmp_path / "masked").exists()
     for rows, labels, ids, says in (
         (-x, LABELS, IDS, "has other numbers there"),
-        (x, turned, IDS, "is ant there and cat here"),
+        (x, turned, IDS, "is 'ant' there and 'cat' here"),
         (x[few], LABELS[few], IDS[few], f"1 sample of shard .* in one alone.*{IDS[-1]}"),
     ):
         with pytest.raises(StoreError, match="holds other rows") as refused:

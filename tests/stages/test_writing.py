@@ -167,8 +167,11 @@ def test_what_another_machine_still_writes_is_left_alone_for_a_day(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", young.name, folder.name]
 
 
-def test_what_another_program_puts_into_the_folder_meanwhile_stays(tmp_path):
+@pytest.mark.parametrize("late", [False, True])
+def test_what_another_program_puts_into_the_folder_meanwhile_stays(tmp_path, monkeypatch, late):
     (tmp_path / "out").mkdir()
+    if late:  # once it was found to be empty
+        monkeypatch.setattr("taftcache.stages.writing._is_empty", lambda folder: True)
 
     def both_write() -> None:
         with whole(tmp_path / "out", folder=True) as partial:

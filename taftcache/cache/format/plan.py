@@ -130,21 +130,27 @@ def check_id(sample_id: str) -> None:
         )
 
 
-def check_forms(ids: Iterable[str], known: Iterable[str] = ()) -> None:
+def check_forms(ids: Iterable[str], known: Iterable[str] = (), kind: str = "sample ids") -> None:
     """DataError if one of ``ids`` is another of them, or one that a store has, the ``known`` ones, in another Unicode
-    form."""
+    form. They may be classes, too, as ``kind`` says."""
     seen = dict[str, str]()
     given = ((i, normalize("NFC", i)) for i in ids if not i.isascii())
     pairs = [(i, "", other) for i, form in given if (other := seen.setdefault(form, i)) != i]
-    there = ((i, normalize("NFC", i)) for i in known if not i.isascii()) if seen else ()
-    pairs += [(own, "in the store ", i) for i, form in there if (own := seen.get(form, i)) != i]
+    pairs += [(own, "in the store ", i) for own, i in other_forms(seen.values(), known).items()]
     if pairs:
         one, where, other = min(pairs)
         raise DataError(
-            "two sample ids are the same text in different Unicode forms",
+            f"two {kind} are the same text in different Unicode forms",
             got=f"{counted(len(pairs), 'pair')}, the first: {one!a}, and {where}{other!a}",
-            do="leave out one of each pair, or rename it: as the store has it, or, if it is another sample, otherwise",
+            do="leave out one of each pair, or rename it: as the store has it, or, if it is another one, otherwise",
         )
+
+
+def other_forms(ids: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """Those of ``ids`` that are among the ``known`` ones in another Unicode form: id -> the known one."""
+    forms = {normalize("NFC", i): i for i in ids if not i.isascii()}
+    there = ((i, normalize("NFC", i)) for i in known if not i.isascii()) if forms else ()
+    return {own: i for i, form in there if (own := forms.get(form, i)) != i}
 
 
 def _key(purpose: str, sample_id: str, seed: int) -> int:

@@ -9,7 +9,7 @@ from taftcache.errors import NETWORK, FormatError, StoreError, StoreLocked, Stor
 AGAIN = ", then run the same command again; the last commit is intact"
 AVOID = "do not use this store"
 _IN_THE_WAY = "a file, or a link that leads nowhere, is where a folder must be", "name a folder, or move that away"
-_CLOSE = "close what has it open (taftcache view, say) and run taftcache gc"
+_CLOSE = "close what has it open (taftcache view, say)"
 _CAUSES = {
     errno.ENOSPC: ("no space left on the disk", "free some space on that disk"),
     errno.EDQUOT: ("the disk quota is full", "free some space of the quota, or ask for more"),
@@ -20,7 +20,7 @@ _CAUSES = {
     errno.ENOTDIR: _IN_THE_WAY,
     errno.EEXIST: _IN_THE_WAY,
     errno.EISDIR: ("a folder is where a file must be", "name a file, or move that folder away"),
-    errno.EBUSY: ("another program has it open, or it is a mount point", _CLOSE),
+    errno.EBUSY: ("another program has it open, or it is a mount point", f"{_CLOSE}; of a mount, name a folder in it"),
     errno.ENOTEMPTY: ("another program has a file in it open", _CLOSE),  # NFS then removes the file when it is closed
     errno.EIO: ("the disk reports an I/O error", "check the disk"),
     errno.EBADF: ("its folder or file was closed in this process", "open it again"),

@@ -298,7 +298,14 @@ class Folder:
     def _create(self, name: str, flags: int, mode: int = 0o666) -> int:
         with self._parent(name) as (parent, leaf), _no_links(name):
             flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            return os.open(leaf, flags, mode, dir_fd=parent)
+            try:
+                return os.open(leaf, flags, mode, dir_fd=parent)
+            except FileExistsError:
+                raise StoreWriteError(
+                    f"cannot write to {self.path}: another process has just made the file that is to be new",
+                    got=name,
+                    do="run the same command again; the last commit is intact",
+                ) from None
 
     @contextmanager
     def _durable(self, name: str, flags: int, mode: int = 0o666) -> Iterator[int]:

@@ -23,6 +23,7 @@ from taftcache.cache.place.failure import advice, cause, too_large
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.cache.read.around import REMEMBERED
 from taftcache.errors import FormatError, IntegrityError, StoreError, StoreWriteError
+from taftcache.names import typed
 
 FORMAT = "taftcache-forgotten"
 VERSIONS = (2, 3)
@@ -190,10 +191,12 @@ class TombstoneFile:
         """StoreError if others than those who write to the store may have written the file, and so know its keys."""
         file, who = self._stranger
         if who:
+            store = typed(file.removesuffix(REMEMBERED))
             raise StoreError(
                 f"cannot trust the tombstones beside the store: {who}, so others may know the key in their file",
                 got=file,
-                do="if you trust it, put a copy of your own in its place (cp, chmod 600, mv -f); else move it away",
+                do=f"move it away, then taftcache forget {store} --destroy-key; or, if you trust it, put a copy of "
+                "your own in its place (cp, chmod 600, mv -f)",
             )
 
     def _take(self, found: _Found, file: Path, store: Path) -> None:

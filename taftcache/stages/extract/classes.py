@@ -11,7 +11,7 @@ from taftcache.backbone.sources.base import FEW, REGRESSION, Labelled, name_orde
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, DataError, RecipeError
-from taftcache.names import CLASS, counted, first_few, typed, with_counts
+from taftcache.names import CLASS, counted, first_few, in_quotes, typed, with_counts
 from taftcache.stages.completeness import is_complete, making_of
 
 NewClasses = Literal["refuse", "skip", "take"]
@@ -49,10 +49,10 @@ def other_classes_note(found: Mapping[str, tuple[str, str]]) -> list[str]:
     if not found:
         return []
     first = min(found)
-    own, given = found[first]
+    own, given = in_quotes(*found[first])
     return [
-        f"{counted(len(found), 'row')} of another class than the data says now (first: {first}, {own!r} in the store, "
-        f"{given!r} in the data); taftcache append --relabel takes corrected labels in"
+        f"{counted(len(found), 'row')} of another class than the data says now (first: {first}, {own} in the store, "
+        f"{given} in the data); taftcache append --relabel takes corrected labels in"
     ]
 
 

@@ -85,7 +85,7 @@ def estimate(recipe: Recipe, *, forgotten_of: Place | None = None) -> EstimateRe
     beside, unasked = remembered(recipe.store_path, forgotten_of, source, test)
     if not FeatureStore.exists(recipe.store_path):
         unasked += notes_on_numbers(recipe, (source, test), beside, forgotten_of, Silent())
-    shards, classes, left = without_forgotten(beside.holds, plan_images(recipe, source, test), source, test)
+    shards, classes, left = without_forgotten(beside, None, plan_images(recipe, source, test), source, test)
     model = load_frozen(recipe, classes)
     batch = default_batch(model[0].cut)
     tried = min(len(source.items), batch * BATCHES)

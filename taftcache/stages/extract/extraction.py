@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source, any_numbered, shortest_ids
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.layout import resolve_chunk_rows
-from taftcache.cache.format.plan import check_forms
+from taftcache.cache.format.plan import check_forms, other_forms
 from taftcache.cache.opening import Place
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
@@ -111,9 +110,7 @@ def extract(
     unasked += [] if exists else notes_on_numbers(recipe, (source, test), beside, forgotten_of, progress)
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
-        forgotten = beside.holds if there is None else there.is_forgotten
-        known = () if there is None else chain(there.every_id, (s.id for s in there.manifest.skipped))
-        shards, classes, notes = without_forgotten(forgotten, shards, source, test, known)
+        shards, classes, notes = without_forgotten(beside, there, shards, source, test)
         if there is None:
             early = [] if forgotten_of is not None else forgotten_beside(path, source, test)
             early += doubtful_classes_notes(source)
@@ -137,7 +134,6 @@ def extract(
                 raise moved
             store = there
             _record_skipping(store, recipe)
-            notes += follow_weights(store, recipe)
         remember(path, recipe)  # which was not refused
         put_tail(store, model[0])
         progress.say(f"caching the {model[0].describe()}")
@@ -148,6 +144,7 @@ def extract(
             engines = cluster.rows(recipe, classes, identity, shortest_ids(source, test))
         origin = ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines)
         images = fill_missing(store, recipe, shards.values(), origin, progress)
+        notes += [] if there is None else follow_weights(store, recipe)  # not before: an image may refuse to decode
         return _report(store, images, time.perf_counter() - begin, notes)
 
 
@@ -269,7 +266,8 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
     notes = misnamed_notes(source, test)
     new, strange = (sorted(some - known) for some in (there.keys() - out.all, out.strange.keys()))
     files = {i.rpartition("/")[0] for i in there} if numbered else set[str]()
-    gone = sorted(rows - there.keys())
+    held = other_forms([*new, *strange], known)
+    gone = sorted(rows.difference(there, held.values()))
     lost, away = ([i for i in gone if (i.rpartition("/")[0] in files) is by_number] for by_number in (True, False))
     others, moved = other_classes(store, there), None
     if others or (numbered and (new or strange or lost)):
@@ -280,8 +278,12 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
         if numbered:
             return notes  # no id says which image is meant
     notes += left_out_notes(n for i, n in out.closed.items() if i not in known)
+    if held:
+        notes.append(_held_note(held))
+        new, strange = [], []
     try:
-        check_forms([*new, *strange], known)
+        check_forms([*new, *strange])
+        check_forms(dict.fromkeys(out.strange[i] for i in strange), store.classes, "classes")
     except DataError as refused:
         notes.append(f"append takes nothing: {refused.fault} ({refused.got}); {refused.do}")
         new, strange = [], []
@@ -310,6 +312,16 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
         images = f"{counted(len(unread), 'image')} that could not be read (first: {unread[0]})"
         notes.append(f"left out: {images}; taftcache append RECIPE takes in those that can by now")
     return notes
+
+
+def _held_note(held: Mapping[str, str]) -> str:
+    """A note on images whose ids the store has in another Unicode form: id -> the store's."""
+    first = min(held)
+    have = "1 image has an id" if len(held) == 1 else f"{len(held)} images have ids"
+    return (
+        f"{have} of the store in another Unicode form (first: {first!a}, in the store {held[first]!a}); append takes "
+        "nothing until they are named as in the store"
+    )
 
 
 def _report(store: FeatureStore, images: int = 0, seconds: float = 0.0, notes: Sequence[str] = ()) -> ExtractReport:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from unicodedata import normalize
@@ -83,7 +84,7 @@ def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None
     with FeatureStore(forgotten_of) as other:
         own = {item.id for source in sources if source is not None for item in source.items}
         theirs = other.every_id if own else set[str]()
-        if theirs and own.isdisjoint(theirs) and _composed(own).isdisjoint(_composed(theirs)):
+        if theirs and own.isdisjoint(theirs) and composed(own).isdisjoint(composed(theirs)):
             raise StoreError(
                 f"none of the ids of {other.path} is in this data: what was forgotten there would come back unnoticed",
                 got=f"{min(own)!r} here, {min(theirs)!r} there",
@@ -94,29 +95,35 @@ def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None
         return carried, [] if carried.key else [f"{other.path} remembers no request: nothing is kept out for it"]
 
 
-def _composed(ids: Iterable[str]) -> set[str]:
+def composed(ids: Iterable[str]) -> set[str]:
+    """Ids in one Unicode form."""
     return {normalize("NFC", i) for i in ids}
 
 
 def without_forgotten(
-    forgotten: Callable[[str], bool],
+    beside: TombstoneFile,
+    there: FeatureStore | None,
     shards: Mapping[str, PlannedShard],
     source: Labelled,
     test: Labelled | None,
-    known: Iterable[str] = (),
 ) -> tuple[dict[str, PlannedShard], list[str], list[str]]:
-    """Shards and classes without what is ``forgotten``, and notes that say how much.
+    """Shards and classes without what the store that is ``there``, or the place of a new one, has forgotten, and notes
+    that say how much.
 
-    DataError if two ids of those that stay, or one of them and one of the ``known`` ones, differ only in their Unicode
-    form.
+    DataError if two ids or classes of those that stay, or one of them and one of the store's, differ only in their
+    Unicode form.
     """
+    forgotten = beside.holds if there is None else there.is_forgotten
     out = staying_out(forgotten, source, test)
     gone = out.all
     kept = {name: replace(s, ids=[i for i in s.ids if i not in gone]) for name, s in shards.items()}
+    classes = [c for c in source.classes if not forgotten(CLASS + c)]
+    known = () if there is None else chain(there.every_id, (s.id for s in there.manifest.skipped))
     check_forms((i for shard in kept.values() for i in shard.ids), known)
+    check_forms(classes, () if there is None else there.classes, "classes")
     notes = [f"{counted(len(out.ids), 'sample')} left out, forgotten before{_as_written(out.ids)}"] if out.ids else []
     notes += left_out_notes(out.closed.values())
-    return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes
+    return {n: s for n, s in kept.items() if s.ids}, classes, notes
 
 
 def in_source_note(recipe: Recipe, ids: Collection[str], *, numbered: bool) -> list[str]:
@@ -239,6 +246,7 @@ def _check_learnable(source: Source, test: Source, store: Path | None, *, append
         sorted({*classes_of(a).values()}.difference(b.classes)) for a, b in ((source, test), (test, source))
     )
     if only_test and (unknown := {*only_test} - _known_classes(store, {*only_test})):
+        check_forms([*sorted(unknown), *only_train], kind="classes")
         raise DataError(
             f"test images of {counted(len(unknown), 'class')} that no training image has",
             got=f"only in training: {first_few(only_train) or 'none'}; only in test: {first_few(sorted(unknown))}",

@@ -13,7 +13,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import to_stored
 from taftcache.errors import DataError, StoreError
-from taftcache.names import counted
+from taftcache.names import counted, in_quotes
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.files.vectors import Vectors
 from taftcache.stages.progress import Progress
@@ -128,7 +128,8 @@ class ImportedRows:
             for i, label, own in zip(ids, block.labels[at], part.labels[some], strict=True):
                 if labels and store.classes[label] != part.classes[own]:
                     corrected = "append with --relabel (relabel=True), where the label was corrected"
-                    _differs(store, f"{i!r} is {store.classes[label]} there and {part.classes[own]} here", corrected)
+                    was, now = in_quotes(store.classes[label], part.classes[own])
+                    _differs(store, f"{i!r} is {was} there and {now} here", corrected)
             if (other := (block.tokens[at] != rows).any((1, 2))).any():
                 _differs(store, f"{ids[int(other.argmax())]!r} has other numbers there")
 

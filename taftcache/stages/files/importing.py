@@ -303,8 +303,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
                 do="import into a new folder",
             )
         planned = plan_shards(recipe, features.ids, None if test is None else test.ids)
-        forgotten = beside.holds if there is None else there.is_forgotten
-        shards, classes, left = without_forgotten(forgotten, planned, features, test)
+        shards, classes, left = without_forgotten(beside, there, planned, features, test)
         notes += [*unasked, *left]
         if not shards:
             raise DataError(

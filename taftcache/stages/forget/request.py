@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -121,8 +121,8 @@ def resolve_request(
 
     Raises:
         UnknownSample, StoreError: an id, shard or class that is neither there nor was forgotten; of ids, all that are
-        unknown are named. DataError: no training row would be left, or a sample whose id is another Unicode form of one
-        that is named.
+        unknown are named. DataError: no training row would be left, or a sample or class in another Unicode form of one
+        that leaves.
     """
     unfinished = store.staged_rows()
     wanted, asked, already = _named(store, unfinished, shards, classes)
@@ -155,7 +155,9 @@ def resolve_request(
             do=f"taftcache receipts {typed(store.path)} --file FILE says what is known about each; a file has one "
             f"id or path a line, and nothing else; for the last of these, {near}",
         )
-    _check_forms(store, {*wanted}, {*skipped, *elsewhere})
+    _check_forms({*wanted}, lambda: {*store.every_id, *skipped, *elsewhere}, "id")
+    bare = _leaving(store, {*here}, asked)
+    _check_forms(bare, lambda: store.classes, "class")
     leaving = Counter(store.locate(i)[0].name for i in here if store.holds(i))
     emptied = [name for name, n in leaving.items() if n == store.shard(name).rows]
     if store.shards and all(shard.name in emptied for shard in store.shards):
@@ -170,23 +172,23 @@ def resolve_request(
         already=[*gone, *already],
         leaving=dict(sorted(leaving.items())),
         emptied=sorted(emptied),
-        classes=_leaving(store, set(here), asked),
+        classes=bare,
         asked=asked,
         listed=sum(folder_of(store, i) is None for i in skipped.difference(here)) if classes else 0,
     )
 
 
-def _check_forms(store: FeatureStore, named: Collection[str], unmade: Collection[str]) -> None:
-    """DataError if the store has rows, or ``unmade`` samples, whose ids are other Unicode forms of those ``named``:
-    each of them counts as forgotten once one is."""
+def _check_forms(named: Collection[str], every: Callable[[], Collection[str]], kind: str) -> None:
+    """DataError if ``every``, which returns a store's ids or classes, has other Unicode forms of those ``named``: each
+    of them counts as forgotten once one is."""
     forms = {normalize("NFC", i): i for i in named if not i.isascii()}
-    there = (i for i in (*store.every_id, *unmade) if not i.isascii()) if forms else ()
+    there = (i for i in every() if not i.isascii()) if forms else ()
     if left := sorted(i for i in there if i not in named and normalize("NFC", i) in forms):
         raise DataError(
-            f"{counted(len(left), 'id')} would stay that {'is' if len(left) == 1 else 'are'} named here in another "
+            f"{counted(len(left), kind)} would stay that {'is' if len(left) == 1 else 'are'} named here in another "
             "Unicode form; nothing is changed",
             got=f"{left[0]!a} for {forms[normalize('NFC', left[0])]!a}",
-            do="name both forms, which count as one id once either is forgotten",
+            do=f"name both forms, which count as one {kind} once either is forgotten",
         )
 
 

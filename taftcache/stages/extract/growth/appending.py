@@ -103,7 +103,6 @@ def append(
             check_weights_there(store, recipe)
             model = load_frozen(same_rows(store, recipe), store.classes)
             store.check_identity(made_from(recipe, *model))
-            notes.extend(follow_weights(store, recipe))
             engines = stack.enter_context(closing(engines_of(model, recipe)))
             return ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines, verb="append")
 
@@ -114,6 +113,7 @@ def append(
         mended = {s.id for s in store.manifest.skipped if s.id in images and images.decodes(s.id)}
         plan = plan_append(store, recipe, given, out, growth, mended=mended, relabelled=others if relabel else {})
         counts = None if dry_run else carry_out(store, recipe, plan, origin, progress)
+        notes += follow_weights(store, recipe) if counts else []
         return append_report(store, plan, counts, begin, notes)
 
 

@@ -70,7 +70,7 @@ def plan_append(
     Raises:
         StoreError: a store that is not finished. RecipeError: a balanced plan has no place for further samples.
         DataError: the store does not have the class of a new sample, or the one that a row is to get; or it has a new
-            sample's id in another Unicode form.
+            sample's id, or a new class, in another Unicode form.
     """
     if not is_complete(store):
         raise StoreError(
@@ -84,6 +84,7 @@ def plan_append(
     check_forms([*kinds["new"], *kinds["strange"]], chain(rows, skipped))
     corrected = relabelled or {}
     strange = [out.strange[i] for i in (*kinds["strange"], *(i for i in corrected if i in out.strange))]
+    check_forms(dict.fromkeys([*strange, *growth.added]), store.classes, "classes")
     if growth.new_classes == "refuse":
         check_classes(store, strange)
     lost = {n: ref.meta for n, ref in store.objects().items() if growth.added and not n.startswith(BASE)}
