@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.cache.format.fault import changed
 from taftcache.cache.place.address import open_home
 from taftcache.cache.read.contents import Contents, read_manifest
 from taftcache.cache.read.shard import Shard
-from taftcache.errors import IntegrityError, RecipeError
+from taftcache.errors import RecipeError
 from taftcache.names import counted
 
 
@@ -30,18 +31,15 @@ class ShardAt:
     rows: int
 
     def open(self) -> Shard:
-        """The shard; IntegrityError if it has other rows by now, perhaps because some were forgotten."""
+        """The shard; StoreChanged if it is gone or has other rows by now, perhaps because some were forgotten."""
         root, staging = open_home(self.store)
         if staging is not root:
             staging.close()
-        shard = Contents(root, read_manifest(root)).shard(self.name)
-        if shard.digest != self.digest:
-            raise IntegrityError(
-                f"shard {self.name} has other rows than when it was opened",
-                got=f"digest {shard.digest[:16]}, then {self.digest[:16]}",
-                do="open the store and ask for its rows again",
-            )
-        return shard
+        manifest = read_manifest(root)
+        for ref in manifest.shards:
+            if (ref.name, ref.digest) == (self.name, self.digest):
+                return Contents(root, manifest).open(ref)
+        raise changed(root)
 
 
 class DaskRows(NamedTuple):
