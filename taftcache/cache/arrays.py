@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple, SupportsIndex, overload
@@ -119,11 +119,17 @@ def _read(parts: Sequence[ShardAt], block_info: Any = None) -> NDArray[Any]:
     return np.array(parts[k].open().tokens(slice(first, first + stop - start)), np.float32)
 
 
+Row = tuple[NDArray[np.float32], int, str]
+"""Tokens float32 [t,d] of a sample, the number of its class, its id."""
+
+
 @dataclass(frozen=True)
 class RowDataset:
     """Rows as (tokens float32 [t,d], label, id), for ``torch.utils.data.DataLoader`` and anything else that indexes.
 
-    It travels to other processes as an address; each opens the shards for itself, and verifies what it reads.
+    It has all that a loader calls, but is no subclass of torch's ``Dataset``, because reading a store loads no torch; a
+    type checker asks for one: ``cast("Dataset[Any]", store.dataset())``. It travels to other processes as an address;
+    each opens the shards for itself, and verifies what it reads.
     """
 
     parts: Sequence[ShardAt]
@@ -138,20 +144,23 @@ class RowDataset:
         return sum(part.rows for part in self.parts)
 
     @overload
-    def __getitem__(self, index: SupportsIndex) -> tuple[NDArray[Any], int, str]: ...
+    def __getitem__(self, index: SupportsIndex) -> Row: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[tuple[NDArray[Any], int, str]]: ...
+    def __getitem__(self, index: slice) -> list[Row]: ...
 
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+    def __getitem__(self, index: SupportsIndex | slice) -> Row | list[Row]:
         """One row, or a list of rows for a slice."""
         if isinstance(index, slice):
             return self.__getitems__(range(*index.indices(len(self))))
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indexes: Sequence[SupportsIndex]) -> list[tuple[NDArray[Any], int, str]]:
+    def __iter__(self) -> Iterator[Row]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitems__(self, indexes: Sequence[SupportsIndex]) -> list[Row]:
         """Several rows at once, as torch's loaders ask for a batch."""
-        ends, found = list(accumulate(part.rows for part in self.parts)), []
+        ends, found = list(accumulate(part.rows for part in self.parts)), list[Row]()
         for index in map(operator.index, indexes):
             place = index + len(self) if index < 0 else index
             if not 0 <= place < len(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -69,6 +70,8 @@ def test_a_dataset_is_the_rows_in_any_process(path):
         assert row.flags.writeable
         assert (label, name) == (labels[k], ids[k])
     assert data[-1][2] == ids[-1]
+    assert [i for _, _, i in data] == ids
+    assert isinstance(data, Iterable)  # so that list and a type checker take it
     for part in (slice(0, 2), slice(-2, None), slice(None, None, -3), slice(5, 5)):
         assert [name for _, _, name in data[part]] == ids[part]
     with pytest.raises(TypeError, match="float"):
