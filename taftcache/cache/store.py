@@ -43,6 +43,7 @@ from taftcache.errors import (
     StaleStore,
     StoreError,
     StoreNotFound,
+    UnknownName,
 )
 from taftcache.names import COMPONENT, COMPONENTS, counted, shard_of, typed
 
@@ -286,7 +287,7 @@ class FeatureStore:
         ref = self.manifest.objects.get(name)
         if ref is None:
             there = ", ".join(sorted(self.manifest.objects)) or "none"
-            raise StoreError(f"there is no object {name!r}", got=f"the store has: {there:.200}")
+            raise UnknownName(f"there is no object {name!r}", got=f"the store has: {there:.200}", names=[str(name)])
         return ref
 
     def ledger(self) -> list[dict[str, Any]]:
