@@ -18,7 +18,7 @@ from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet
 from taftcache.stages.progress import Progress, noting, or_silent
 from taftcache.stages.writing import reserve, whole
 
-ExportFormat = Literal["hdf5", "npz", "parquet", "embedding-projector"]
+ExportFormat = Literal["hdf5", "parquet", "npz", "embedding-projector"]
 _OVERHEAD = 1 << 16  # the least number of bytes that an HDF5 file's own tables take
 
 
