@@ -74,7 +74,7 @@ def export(
     if format is None and ending is None and place.suffix:
         raise ArgumentError(
             f"cannot tell in which format to export to {place.name}: no format's files end in {place.suffix}",
-            got=place.name, do=f"a name ending in {', '.join(ENDINGS)}, or name the format: {', '.join(FORMATS)}",
+            got=place.name, do=f"a name ending in {', '.join(ENDINGS)}, or a format (--format): {', '.join(FORMATS)}",
         )  # fmt: skip
     format = ending or "hdf5" if format is None else format
     if format not in FORMATS:
