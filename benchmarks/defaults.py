@@ -25,7 +25,7 @@ from record import json_parser, print_report
 
 import taftcache
 from taftcache.recipe import load_recipe
-from taftcache.stages.forget.planning import Mode
+from taftcache.stages.forget.request import Mode
 from taftcache.stages.look.evaluation import PROBE
 
 MODES: tuple[Mode, ...] = ("retrain", "resolve")

@@ -17,6 +17,7 @@
     │   │   └── StoreChanged  9    another process committed while the store was read: try again
     │   ├── StoreWriteError   5    disk full or an I/O error; the last commit is intact
     │   ├── UntrustedStore    5    it names files of this machine that its user did not allow it
+    │   ├── UnknownName       5    no shard, class, component, model or object of that name
     │   └── UnknownSample     5    no row of that id
     ├── SolveError            6    a problem that has no solution as posed
     ├── CompositionError      7    components that do not share one base
@@ -64,7 +65,7 @@ class TaftcacheError(Exception):
     def __repr__(self) -> str:
         said = [repr(self.fault)] + [
             f"{name}={self.__dict__[name]!r}"
-            for name in ("got", "do", "ids")
+            for name in ("got", "do", "ids", "names")
             if self.__dict__.get(name) not in (None, [])
         ]
         return f"{type(self).__name__}({', '.join(said)})"
@@ -158,10 +159,21 @@ class StoreWriteError(StoreError):
     """The disk is full or failed, the format has no room, or another file is there; the last commit is intact."""
 
 
+class UnknownName(StoreError):
+    """The store has no shard, class, component, model or object of that name, or no id that fits a pattern.
+
+    ``names`` are those that were given and are not there.
+    """
+
+    def __init__(self, fault: str, *, got: object = None, do: str | None = None, names: Iterable[str] = ()) -> None:
+        super().__init__(fault, got=got, do=do)
+        self.names = list(names)
+
+
 class UnknownSample(StoreError):
     """No row of the store has that sample id.
 
-    ``ids`` are those that were named and have no row, if the code that raises it lists them.
+    ``ids`` are those that were named and have no row.
     """
 
     def __init__(self, fault: str, *, got: object = None, do: str | None = None, ids: Iterable[str] = ()) -> None:

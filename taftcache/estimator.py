@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -58,6 +59,9 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         device: where products run. store: the folder of a store for the images of ``fit``: a later fit runs the frozen
             layers only over those that it does not hold yet, as in a search or a cross-validation.
     """
+
+    classes_: np.ndarray  # of the labels' own type
+    intercept_: NDArray[np.float64]
 
     def __init__(
         self,
@@ -152,7 +156,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
     def _labelled(self, targets: np.ndarray) -> tuple[list[int], list[str]]:
         return targets.tolist(), [str(name) for name in self.classes_]
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Logits [n,K], or for two classes their difference [n]."""
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits[:, : len(self.classes_)]
@@ -163,7 +167,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         labels: np.ndarray = self.classes_[logits[:, : len(self.classes_)].argmax(1)]
         return labels
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """softmax of the logits [n,K]: probabilities with "cross_entropy", only an order with the square losses."""
         return torch.softmax(torch.from_numpy(self._logits(X)[:, : len(self.classes_)]), 1).numpy()
 
@@ -190,8 +194,9 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
             them.
     """
 
-    y_mean_: np.ndarray
-    y_scale_: np.ndarray
+    intercept_: NDArray[np.float64] | np.float64
+    y_mean_: NDArray[np.float64]
+    y_scale_: NDArray[np.float64]
 
     @refused_is_unchanged
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -220,9 +225,9 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
             if self._flat:
                 self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any) -> NDArray[np.float64]:
         """Values [n] or [n,m]."""
-        values: np.ndarray = self._logits(X) * self.y_scale_ + self.y_mean_
+        values: NDArray[np.float64] = self._logits(X) * self.y_scale_ + self.y_mean_
         return values[:, 0] if self._flat else values
 
     def __sklearn_tags__(self) -> Any:

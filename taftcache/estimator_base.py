@@ -14,6 +14,7 @@ from warnings import warn
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
@@ -94,6 +95,10 @@ class TangentEstimator(BaseEstimator):
     ridge_: float
     ridge_choice_: RidgeChoice | None
     scaler_: StandardScaler | None
+    coef_: NDArray[np.float64]
+    intercept_: Any  # narrower in each kind
+    n_iter_: int
+    n_features_in_: int
     _layout: Layout
 
     def __init__(
@@ -356,7 +361,7 @@ class TangentEstimator(BaseEstimator):
         elif classes is not None:
             self.coef_, self.intercept_ = self.coef_[: len(classes)], self.intercept_[: len(classes)]
 
-    def _logits(self, X: Any) -> np.ndarray:
+    def _logits(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self, "solution_")
         check_values("X", X)
         X = widened(X)
@@ -369,7 +374,7 @@ class TangentEstimator(BaseEstimator):
         base = replace(self.base_.unreduced(), module=self._cut().module())  # for whole rows, whatever fit kept
         return np.concatenate([self._scored(base, rows) for rows in extracted(self._cut(), X)])
 
-    def _scored(self, base: Base, rows: np.ndarray) -> np.ndarray:
+    def _scored(self, base: Base, rows: np.ndarray) -> NDArray[np.float64]:
         given, device = [ArrayRows(rows, np.zeros(len(rows), np.int64))], float64_device(self.device)
         operator = TangentOperator(base, given, trained=self._layout, dtype=torch.float64, device=device)
         direction = operator.direction(self.solution_.value)

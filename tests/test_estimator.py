@@ -7,6 +7,7 @@ import sys
 import warnings
 from fractions import Fraction
 from functools import partial
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -62,6 +63,17 @@ def test_features_are_fitted_and_kept_without_timm(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", code, tmp_path / "head"]
     said = subprocess.run(command, capture_output=True, text=True, check=True)
     assert said.stdout == "[0] float\n"
+
+
+@pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
+def test_what_fit_leaves_is_declared(kind):
+    """A type checker saw unions of what several lines assign, and no ``n_features_in_`` at all."""
+    x, y = load_iris(return_X_y=True)
+    fitted = kind(ridge=1e-2).fit(x, y)
+    left = {name for name in vars(fitted) if name.endswith("_")}
+    assert {"coef_", "intercept_", "n_iter_", "n_features_in_"} <= left <= get_type_hints(kind).keys()
+    said = fitted.predict_proba(x) if kind is TangentClassifier else fitted.predict(x)
+    assert {said.dtype, fitted.coef_.dtype, fitted.intercept_.dtype} == {np.dtype(np.float64)}
 
 
 @pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])

@@ -91,6 +91,7 @@ after 0 and 10 stdout has a report, after an error an object:
 - `try` (text or null): what to do about it
 - `exit_code` (integer): that of the process
 - `ids` (texts): only for UnknownSample: those that were named and are not known
+- `names` (texts): only for UnknownName: the same of shards, classes, components and models, and of patterns
 
 Numbers are plain JSON numbers, and paths are text. What is unknown or does not apply is null. "Texts" is a list of
 text. An "object of X" has names as keys and X as values; a plain "object" has values of several kinds.

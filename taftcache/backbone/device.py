@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from taftcache.errors import BackboneError
+from taftcache.errors import ArgumentError, BackboneError
 
 
 def resolve_device(name: str) -> torch.device:
     """``"auto"`` (CUDA, else MPS, else CPU), ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"`` as a torch device.
 
-    BackboneError for a name torch does not know or a device that is not there: no silent fallback to a device on which
-    the run would take a hundred times as long.
+    ArgumentError for a name torch does not know, BackboneError for a device that is not there: no silent fallback to a
+    device on which the run would take a hundred times as long.
     """
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if name == "auto":
@@ -19,7 +19,7 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
-        raise BackboneError(f"unknown device {name!r}", got=name, do="auto, cpu, cuda, cuda:N or mps") from error
+        raise ArgumentError(f"unknown device {name!r}", got=name, do="auto, cpu, cuda, cuda:N or mps") from error
     here = {"cpu": device.index in (None, 0), "cuda": cuda, "mps": mps}.get(device.type, False)
     if here and device.type == "cuda" and device.index is not None:
         here = device.index < torch.cuda.device_count()

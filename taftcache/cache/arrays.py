@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple, SupportsIndex, overload
@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.cache.format.fault import changed
 from taftcache.cache.place.address import open_home
 from taftcache.cache.read.contents import Contents, read_manifest
 from taftcache.cache.read.shard import Shard
-from taftcache.errors import IntegrityError, RecipeError
+from taftcache.errors import RecipeError
 from taftcache.names import counted
 
 
@@ -30,18 +31,15 @@ class ShardAt:
     rows: int
 
     def open(self) -> Shard:
-        """The shard; IntegrityError if it has other rows by now, perhaps because some were forgotten."""
+        """The shard; StoreChanged if it is gone or has other rows by now, perhaps because some were forgotten."""
         root, staging = open_home(self.store)
         if staging is not root:
             staging.close()
-        shard = Contents(root, read_manifest(root)).shard(self.name)
-        if shard.digest != self.digest:
-            raise IntegrityError(
-                f"shard {self.name} has other rows than when it was opened",
-                got=f"digest {shard.digest[:16]}, then {self.digest[:16]}",
-                do="open the store and ask for its rows again",
-            )
-        return shard
+        manifest = read_manifest(root)
+        for ref in manifest.shards:
+            if (ref.name, ref.digest) == (self.name, self.digest):
+                return Contents(root, manifest).open(ref)
+        raise changed(root)
 
 
 class DaskRows(NamedTuple):
@@ -121,11 +119,17 @@ def _read(parts: Sequence[ShardAt], block_info: Any = None) -> NDArray[Any]:
     return np.array(parts[k].open().tokens(slice(first, first + stop - start)), np.float32)
 
 
+Row = tuple[NDArray[np.float32], int, str]
+"""Tokens float32 [t,d] of a sample, the number of its class, its id."""
+
+
 @dataclass(frozen=True)
 class RowDataset:
     """Rows as (tokens float32 [t,d], label, id), for ``torch.utils.data.DataLoader`` and anything else that indexes.
 
-    It travels to other processes as an address; each opens the shards for itself, and verifies what it reads.
+    It has all that a loader calls, but is no subclass of torch's ``Dataset``, because reading a store loads no torch; a
+    type checker asks for one: ``cast("Dataset[Any]", store.dataset())``. It travels to other processes as an address;
+    each opens the shards for itself, and verifies what it reads.
     """
 
     parts: Sequence[ShardAt]
@@ -140,20 +144,23 @@ class RowDataset:
         return sum(part.rows for part in self.parts)
 
     @overload
-    def __getitem__(self, index: SupportsIndex) -> tuple[NDArray[Any], int, str]: ...
+    def __getitem__(self, index: SupportsIndex) -> Row: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[tuple[NDArray[Any], int, str]]: ...
+    def __getitem__(self, index: slice) -> list[Row]: ...
 
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+    def __getitem__(self, index: SupportsIndex | slice) -> Row | list[Row]:
         """One row, or a list of rows for a slice."""
         if isinstance(index, slice):
             return self.__getitems__(range(*index.indices(len(self))))
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indexes: Sequence[SupportsIndex]) -> list[tuple[NDArray[Any], int, str]]:
+    def __iter__(self) -> Iterator[Row]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitems__(self, indexes: Sequence[SupportsIndex]) -> list[Row]:
         """Several rows at once, as torch's loaders ask for a batch."""
-        ends, found = list(accumulate(part.rows for part in self.parts)), []
+        ends, found = list(accumulate(part.rows for part in self.parts)), list[Row]()
         for index in map(operator.index, indexes):
             place = index + len(self) if index < 0 else index
             if not 0 <= place < len(self):

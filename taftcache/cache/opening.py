@@ -12,6 +12,7 @@ from taftcache.errors import ArgumentError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Place = FeatureStore | str | os.PathLike[str]
+"""A store, open or by the place where it lies: a folder, or a prefix in a bucket."""
 
 
 def at_its_place(mode: Literal["r", "a"] = "r") -> Callable[[F], F]:

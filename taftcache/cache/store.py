@@ -43,6 +43,7 @@ from taftcache.errors import (
     StaleStore,
     StoreError,
     StoreNotFound,
+    UnknownName,
 )
 from taftcache.names import COMPONENT, COMPONENTS, counted, shard_of, typed
 
@@ -199,8 +200,11 @@ class FeatureStore:
         """Rows of the training shards, or of those named, as Dask arrays: nothing is read before it is computed.
 
         Tokens are float32, whatever the store keeps, because Dask adds up in the dtype of its blocks. A block is a
-        chunk of a shard, opened and verified by the process that computes it, which raises IntegrityError if the shard
-        has changed since. RecipeError: Dask is not installed.
+        chunk of a shard, opened and verified by the process that computes it.
+
+        Raises:
+            StoreChanged: when a block is computed, if a commit has changed its shard since. RecipeError: Dask is not
+                installed.
         """
         return self._rows(shards).to_dask()
 
@@ -215,7 +219,7 @@ class FeatureStore:
         """Rows of the training shards, or of those named, as a map-style dataset for torch's ``DataLoader``.
 
         Items are (tokens float32 [t,d], label, id), whatever the store keeps; a slice gives a list of them.
-        IntegrityError if a shard changes before it is first read.
+        StoreChanged if a commit changes a shard before it is first read.
         """
         rows = self._rows(shards)
         return RowDataset(rows.parts, rows.classes)
@@ -283,7 +287,7 @@ class FeatureStore:
         ref = self.manifest.objects.get(name)
         if ref is None:
             there = ", ".join(sorted(self.manifest.objects)) or "none"
-            raise StoreError(f"there is no object {name!r}", got=f"the store has: {there:.200}")
+            raise UnknownName(f"there is no object {name!r}", got=f"the store has: {there:.200}", names=[str(name)])
         return ref
 
     def ledger(self) -> list[dict[str, Any]]:

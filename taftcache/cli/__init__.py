@@ -18,7 +18,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from errno import EPIPE
 from functools import cache
 from typing import Annotated, Any, NoReturn
@@ -39,7 +39,6 @@ from taftcache.errors import (
     StoreUnreachable,
     StoreWriteError,
     TaftcacheError,
-    UnknownSample,
     first_line,
 )
 from taftcache.terminal.console import OUT, ShownRecord, Unwritten, complain, note, note_warning, print_json
@@ -240,8 +239,8 @@ def _run(words: Sequence[str]) -> None:
 def _end(words: Sequence[str], error: TaftcacheError) -> NoReturn:
     fault, *more = error.lines()
     complain(f"taftcache: {fault}", *more)
-    ids = error.ids if isinstance(error, UnknownSample) else []
-    _report(words, type(error).__name__, error.fault, error.exit_code, error.got, error.do, ids)
+    unknown = {part: named for part in ("ids", "names") if (named := getattr(error, part, None))}
+    _report(words, type(error).__name__, error.fault, error.exit_code, error.got, error.do, unknown)
     sys.exit(error.exit_code)
 
 
@@ -285,14 +284,14 @@ def _report(
     exit_code: int,
     got: object = None,
     do: str | None = None,
-    ids: Sequence[str] = (),
+    unknown: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Print an error as JSON if the command has ``--json``; the text goes to stderr all the same."""
     if "--json" not in words:
         return
     try:
         said = {"error": kind, "fault": fault, "got": None if got is None else str(got), "try": do}
-        print_json({**said, "exit_code": exit_code} | ({"ids": ids} if ids else {}))
+        print_json({**said, "exit_code": exit_code} | dict(unknown or {}))
         OUT.file.flush()
     except Unwritten as error:
         _unwritten(error, exit_code)

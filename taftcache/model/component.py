@@ -16,7 +16,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
-from taftcache.errors import CompositionError, FormatError, StoreError
+from taftcache.errors import CompositionError, FormatError, StoreError, UnknownName
 from taftcache.model.component_file import KEY, check_dtypes, header_of, no_component
 from taftcache.model.meta import ComponentMeta, meta_of, of_each_class
 from taftcache.names import PRIVATE, is_model, one_of_trained, typed
@@ -168,7 +168,8 @@ def no_model(store: FeatureStore, name: str) -> StoreError:
     """The error for a store without the model ``name``, which nobody may have asked for if there is none at all."""
     if not (there := [n for n in store.objects() if is_model(n)]):
         return StoreError(f"no model in {store.path} yet", do=f"taftcache train {typed(store.path)}")
-    return StoreError(f"no model named {name} in {store.path}", got=name, do=one_of_trained(there, name))
+    do = one_of_trained(there, name)
+    return UnknownName(f"no model named {name} in {store.path}", got=name, names=[name], do=do)
 
 
 def read_component(store: FeatureStore, name: str, base: Base) -> Component:

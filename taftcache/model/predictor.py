@@ -54,14 +54,15 @@ class Alike:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The classes of one image, the largest logit first. A logit is no probability: what is trained is a square loss.
-    Divided by a temperature that suits held-out rows it gives one.
+    """The classes of one image, the largest logit first. A logit is no probability: softmax of the logits gives one
+    only if they are divided by a temperature that suits held-out rows.
 
     image: the file, or where it was given. For an image in memory its place in the list: "at index 3"; for a row of
     vectors the file's path and the row's number: "new.npy/00000003". labels: as texts, "7" for a class that was given
     as 7. logits: of these labels. index: place of the first label among the model's classes. margin: by how much the
     first logit exceeds the second; None for one class. alike: how often such a margin was right, if held-out rows tell.
-    probabilities: of these labels, among all classes, if held-out rows gave a temperature and there are two classes.
+    probabilities: of these labels, among all classes, if there are two and held-out rows gave a temperature: to
+    ``taftcache.predict``, or to ``export_model``, whose folder keeps it.
     """
 
     image: str
@@ -109,7 +110,8 @@ class TangentModel(nn.Module):
     ``forward`` takes preprocessed images [n,3,h,w] and gives logits [n,K]. Weights are buffers, so that ``to``
     moves the whole model. Evaluation only: no gradient reaches the weights, ``train`` leaves the model as it is, and
     ``load_state_dict`` takes no other weights than those it has. ``temperature`` is that of the probabilities of
-    ``predict``, softmax(logits / temperature): a saved model brings it along, unless it is private; else it is None.
+    ``predict``, softmax(logits / temperature). A folder of ``export_model`` brings it along, unless the model is
+    private; ``load`` fits none: then it is None, and there are no probabilities.
 
     Raises:
         CompositionError: ``component`` was trained around another base point than ``base``.

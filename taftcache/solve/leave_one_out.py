@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -46,7 +47,9 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
 
-CLOSED, ESTIMATED, FIRST_ORDER = METHODS = "closed form", "estimated leverages", "first order"  # most exact first
+InfluenceMethod = Literal["closed form", "estimated leverages", "first order"]
+METHODS: tuple[InfluenceMethod, ...] = get_args(InfluenceMethod)  # most exact first
+CLOSED, ESTIMATED, FIRST_ORDER = METHODS
 FIRST_ORDER_TOLERANCE = 1e-4  # far below the error of leaving out the leverages
 IN_ROWS = 1e-6  # tolerance of the solve in the space of the rows, far below the error of estimated leverages
 
@@ -60,7 +63,7 @@ class RowInfluence:
     """
 
     change: Tensor
-    method: str
+    method: InfluenceMethod
     residual: float
     passes: int
 
@@ -159,7 +162,7 @@ def _by_kernel(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluen
 
 def _without_each(
     problem: Problem, direction: Tensor, root: Tensor, rho: Tensor, goal: Goal
-) -> tuple[Tensor, Tensor, str, float]:
+) -> tuple[Tensor, Tensor, InfluenceMethod, float]:
     """J̃A⁻¹j and (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ρ_n for every row [N,K], the method by which the leverages in it are known, and
     the relative residual of the one solve."""
     if through_rows(problem):

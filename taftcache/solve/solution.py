@@ -14,7 +14,9 @@ from taftcache.solve_stats import SolveStats
 
 
 class Status(Enum):
-    """Each value is a sentence for the user, who knows its words from a recipe, an estimator or ``Goal``."""
+    """How a solve ended. Keep and compare the ``name``, which stays. The ``value`` is a sentence for the user, who
+    knows its words from a recipe, an estimator or ``Goal``; later releases may say it better.
+    """
 
     converged = "The gradient, recomputed in float64 from the rows, is below the tolerance."
     max_passes = "The pass limit was reached before the tolerance; raise max_passes or tolerance."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.place.failure import advice, cause
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, local_path
+from taftcache.errors import ArgumentError, RecipeError, local_path
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -87,11 +87,11 @@ def checked_public_key(text: str) -> str:
     """A public key in the form that the ledger's entries have it: 64 hex digits in lower case.
 
     Raises:
-        RecipeError: it is not a public key.
+        ArgumentError: it is not a public key.
     """
     key = str(text).strip().lower()
     if not re.fullmatch(r"[0-9a-f]{64}", key):
-        raise RecipeError(
+        raise ArgumentError(
             "the public key does not have 64 hex digits",
             got=repr(key[:80]),
             do="openssl pkey -in KEY -pubout -outform DER | tail -c 32 | xxd -p -c 32",

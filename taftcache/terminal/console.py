@@ -51,7 +51,11 @@ class _Stream:
     def write(self, text: str) -> int:
         """See io.TextIOBase."""
         with self._trying():
-            self._stream.write(text)
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:  # × is not ASCII: the command sets how to escape it, other programs may not
+                coding = self._stream.encoding
+                self._stream.write(text.encode(coding, "backslashreplace").decode(coding))
         return len(text)
 
     def flush(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import RecipeError
+from taftcache.errors import ArgumentError
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.view.page import report_page
 from taftcache.view.report import everything
@@ -55,9 +55,9 @@ class StoreView:
         self._title, self._data = _store_view(store, samples, skip, consent, or_silent(progress))
 
     def panel(self, name: str = "map", height: int = 760) -> Panel:
-        """One of the views overview, map, classes, shards, training and ledger; RecipeError for another name."""
+        """One of the views overview, map, classes, shards, training and ledger; ArgumentError for another name."""
         if name not in PANELS:
-            raise RecipeError(f"the page has no view {name!r}", got=name, do=f"one of {', '.join(PANELS)}")
+            raise ArgumentError(f"the page has no view {name!r}", got=name, do=f"one of {', '.join(PANELS)}")
         return Panel(report_page(self._title, self._data, name), height)
 
     def _repr_html_(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from taftcache.cache.arrays import RowDataset
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import IntegrityError, RecipeError, StoreError
+from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreChanged, StoreError
 
 from .test_transfer import make
 
@@ -69,6 +70,8 @@ def test_a_dataset_is_the_rows_in_any_process(path):
         assert row.flags.writeable
         assert (label, name) == (labels[k], ids[k])
     assert data[-1][2] == ids[-1]
+    assert [i for _, _, i in data] == ids
+    assert isinstance(data, Iterable)  # so that list and a type checker take it
     for part in (slice(0, 2), slice(-2, None), slice(None, None, -3), slice(5, 5)):
         assert [name for _, _, name in data[part]] == ids[part]
     with pytest.raises(TypeError, match="float"):
@@ -107,8 +110,15 @@ def test_rows_that_changed_or_are_damaged_are_never_read(tmp_path):
             change.erase([victim.sample_ids[0]])
     data = RowDataset(data.parts, data.classes)
     for read in (lambda: found.tokens[:1].compute(scheduler="synchronous"), lambda: data[0]):
-        with pytest.raises(IntegrityError, match="other rows"):
+        with pytest.raises(StoreChanged, match="committed anew"):
             read()
+    with FeatureStore(path, mode="a") as store, store.transaction() as change:
+        change.drop_shard("000")
+    with pytest.raises(StoreChanged, match="committed anew"):  # the shard itself is gone
+        data[0]
+    (path / "manifest.json").write_bytes(b"{}")
+    with pytest.raises(FormatError):
+        data[0]
 
 
 def test_no_shards_are_no_empty_store(path, tmp_path):

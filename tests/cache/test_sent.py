@@ -20,6 +20,7 @@ from taftcache.errors import (
     StoreNotFound,
     StoreUnreachable,
     TaftcacheError,
+    UnknownName,
     UnknownSample,
 )
 
@@ -119,6 +120,9 @@ def test_a_bucket_is_sent_by_its_address() -> None:
     assert (again.path, again.opened) == (root.path, root.opened)
 
 
+LISTED = {UnknownSample: {"ids": ["a", "b"]}, UnknownName: {"names": ["a", "b"]}}
+
+
 def kinds(kind=TaftcacheError):
     return [kind, *(k for below in kind.__subclasses__() for k in kinds(below))]
 
@@ -127,7 +131,7 @@ def kinds(kind=TaftcacheError):
 @pytest.mark.parametrize("got", [3, 0])
 @pytest.mark.parametrize("kind", [getattr(taftcache, k.__name__) for k in kinds() if hasattr(taftcache, k.__name__)])
 def test_errors_say_the_same_elsewhere(kind, got) -> None:
-    error = kind("what went wrong", got=got, do="try that", **({"ids": ["a", "b"]} if kind is UnknownSample else {}))
+    error = kind("what went wrong", got=got, do="try that", **LISTED.get(kind, {}))
     written = eval(repr(error), {kind.__name__: kind})
     assert (type(written), written.__dict__) == (kind, error.__dict__)
     error.add_note("and more")

@@ -80,6 +80,12 @@ def test_refusals_of_run_make_no_store(cli, tmp_path, monkeypatch, overrides, co
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_ids_that_no_image_has_are_listed(cli, tmp_path):
+    file = toml(tmp_path / "tiny.toml", tmp_path / "store", data={"source": "digits", "limit": 30})
+    told = cli("extract", file, "--set", "forget.samples=['nobody','digits/0001','nothing']", "--json")
+    assert (told.code, told.json["ids"]) == (5, ["nobody", "nothing"])
+
+
 @pytest.mark.parametrize("taken", ["other", "file", "file/x"])
 def test_a_dry_run_refuses_a_place_that_the_run_would(cli, tmp_path, monkeypatch, taken):
     monkeypatch.chdir(tmp_path)

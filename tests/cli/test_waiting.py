@@ -6,9 +6,11 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from multiprocessing import get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -79,6 +81,29 @@ def test_python_waits_for_another_writer(empty):
     for wrong in (-1, None, "60"):
         with pytest.raises(ArgumentError, match="at least 0"), taftcache.waiting(wrong):
             pass
+
+
+def test_one_thread_waits_for_another(empty):
+    """The text for a store that this process has open said to close it, though waiting helps where a thread does."""
+    other, done = FeatureStore(empty, mode="a"), list[bool]()
+    with pytest.raises(StoreLocked, match=r"this process .*\n.*wait, if another thread does \(taftcache.waiting"):
+        taftcache.gc(empty)
+
+    def collect() -> None:
+        with taftcache.waiting(60, lambda _: other.close()):
+            done.append(taftcache.gc(empty).removed == {})
+
+    thread = Thread(target=collect)
+    thread.start()
+    thread.join()
+    assert done == [True]
+
+
+def test_a_wait_may_end_in_another_context():
+    """As a generator does that a web framework closes from another thread: there, nothing was set."""
+    block = waiting(1)
+    copy_context().run(block.__enter__)
+    block.__exit__(None, None, None)
 
 
 def test_who_waits_can_be_killed(empty):

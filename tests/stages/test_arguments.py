@@ -21,6 +21,7 @@ from taftcache.errors import (
     StoreError,
     StoreLocked,
     TaftcacheError,
+    UnknownName,
     UnknownSample,
     UnreadableImage,
 )
@@ -29,6 +30,7 @@ from taftcache.objective.weights import RowWeights
 from taftcache.recipe import Recipe
 from taftcache.recipe_sections import ObjectiveSpec, SolverSpec, StoreSpec
 from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.stages.look.row_table import RowTable
 from taftcache.tangent.spec import TangentSpec
 from taftcache.terminal.forgetting import forgotten_lines
 from tests.cache.making import tree
@@ -109,8 +111,8 @@ def signed(finished, tmp_path_factory):
 
 
 NONE_SUCH = {
-    "a shard": (StoreError, "no shard 0", lambda store, _: store.shard(0)),
-    "an object's meta": (StoreError, "no object 'zz'", lambda store, _: store.meta("zz")),
+    "a shard": (UnknownName, "no shard 0", lambda store, _: store.shard(0)),
+    "an object's meta": (UnknownName, "no object 'zz'", lambda store, _: store.meta("zz")),
     "a sample": (ArgumentError, "one id, a text.*\n.*3, of type int", lambda store, _: store.locate(3)),
     "a sample's influence": (ArgumentError, "one id, a text", lambda store, _: taftcache.sample_influence(store, 3)),
     "ids": (
@@ -124,9 +126,9 @@ NONE_SUCH = {
         lambda store, _: taftcache.query_influence(store, "digits/00001"),
     ),
     "a query": (UnreadableImage, "cannot be read", lambda store, _: taftcache.query_influence(store, 3)),
-    "a component": (StoreError, "components/0", lambda store, to: taftcache.export_component(store, 0, to)),
+    "a component": (UnknownName, "components/0", lambda store, to: taftcache.export_component(store, 0, to)),
     "a dtype": (ArgumentError, "dtype", lambda store, to: taftcache.convert(store, to, dtype="float64")),
-    "a public key": (RecipeError, "64 hex digits", lambda store, _: taftcache.audit(store.path, public_key=3)),
+    "a public key": (ArgumentError, "64 hex digits", lambda store, _: taftcache.audit(store.path, public_key=3)),
     "no pixels": (
         UnreadableImage,
         "no pixels",
@@ -158,7 +160,18 @@ NONE_SUCH = {
     ),
     "hours": (ArgumentError, "hours must be", lambda store, _: taftcache.gc(store.path, hours="x")),
     "hours to come": (ArgumentError, "hours must be", lambda store, _: taftcache.gc(store.path, hours=-1.0)),
-    "a root digest": (RecipeError, "is no root digest", lambda store, _: FeatureStore(store.path, expect=16 * "A")),
+    "a format": (ArgumentError, "no such format", lambda store, to: taftcache.export(store, to, format="csv")),
+    "a view": (
+        ArgumentError,
+        "no view 'maps'",
+        lambda store, _: taftcache.StoreView.panel(object.__new__(taftcache.StoreView), "maps"),
+    ),
+    "a device": (
+        ArgumentError,
+        "unknown device 'gpu'",
+        lambda *_: taftcache.TangentClassifier(device="gpu").fit(np.eye(4), [0, 1, 0, 1]),
+    ),
+    "a root digest": (ArgumentError, "is no root digest", lambda store, _: FeatureStore(store.path, expect=16 * "A")),
     "columns": (
         ArgumentError,
         "columns are not named by Columns",
@@ -186,6 +199,28 @@ NONE_SUCH = {
     ),
     "a text of overrides": (ArgumentError, "list", lambda *_: taftcache.load_recipe("quickstart", "store.shards=2")),
 }
+
+
+UNKNOWN = {
+    "a shard": (["zz"], lambda store: store.shard("zz")),
+    "shards": (["zz"], lambda store: taftcache.forget(store.path, shards=["000", "zz"])),
+    "a class": (["zz"], lambda store: taftcache.inspect_class(store, "zz")),
+    "a class to forget": (["zz"], lambda store: taftcache.forget(store.path, classes=["zz"])),
+    "a component": (["zz"], lambda store: taftcache.forget(store.path, components=["zz"])),
+    "a model": (["models/zz"], lambda store: taftcache.predict(store, [], model="models/zz")),
+    "a query": (["zz"], lambda store: taftcache.query_influence(store, "zz")),
+    "a sample's neighbours": (["zz"], lambda store: RowTable.of(store).find("zz")),
+}
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+def test_a_name_that_is_not_known_is_an_attribute(signed, what):
+    """A service answers which of many names it was: it parses no message."""
+    names, call = UNKNOWN[what]
+    with FeatureStore(signed) as opened, pytest.raises((UnknownName, UnknownSample)) as caught:
+        call(opened)
+    assert getattr(caught.value, "names" if isinstance(caught.value, UnknownName) else "ids") == names
+    assert caught.value.exit_code == 5
 
 
 @pytest.mark.parametrize("what", NONE_SUCH)

@@ -14,7 +14,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.consent import remember
-from taftcache.errors import UnknownSample
+from taftcache.errors import UnknownName, UnknownSample
 from tests.stages.making import open_store, recipe, write_images
 from tests.stages.test_forget_staged import stage
 
@@ -167,7 +167,7 @@ def test_a_pattern_that_nothing_matches_ends_the_request(people):
         taftcache.forget(store, matching=["0/0000.png"])
         root = store.root_digest
         for idle in ("0/0000.p*", "2/0009.PNG"):  # forgotten before; capitals matter
-            with pytest.raises(UnknownSample, match="matches 1 pattern") as caught:
+            with pytest.raises(UnknownName, match="matches 1 pattern") as caught:
                 taftcache.forget(store, matching=["2/*", idle])
-            assert caught.value.got == repr(idle)
+            assert (caught.value.got, caught.value.names) == (repr(idle), [idle])
         assert store.root_digest == root

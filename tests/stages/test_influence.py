@@ -14,7 +14,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.consent import recorded_recipe
-from taftcache.errors import ArgumentError, SolveError, StoreError, UnknownSample
+from taftcache.errors import ArgumentError, SolveError, UnknownName, UnknownSample
 from taftcache.model.component import read_base, read_component
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
@@ -263,12 +263,18 @@ def test_without_a_sample_the_exact_model_goes_on_from_its_dual_vectors(tmp_path
     assert told.moved == pytest.approx((cold.delta - part.component.delta).norm().item(), abs=apart)
 
 
-@pytest.mark.parametrize(("model", "held"), [("models/nothing", False), ("models/mean", True)])
-def test_what_has_no_influence_is_refused(finished, model, held):
-    with FeatureStore(finished) as store:
-        sample = (store.held_out if held else store.shard("000")).sample_ids[0]
-        with pytest.raises((UnknownSample, StoreError)):
-            taftcache.sample_influence(store, sample, model=model)
+@pytest.mark.parametrize(
+    ("model", "shard", "error", "says"),
+    [
+        ("models/nothing", "000", UnknownName, "no model named models/nothing"),
+        ("models/mean", "held-out", ArgumentError, "it is held out"),
+        ("components/000", "001", ArgumentError, "(?s)shard 001 has no part .*train .* --shard 001"),
+    ],
+)
+def test_what_has_no_influence_is_refused(finished, model, shard, error, says):
+    """An id that the store has is no unknown sample, whatever it has no influence on."""
+    with FeatureStore(finished) as store, pytest.raises(error, match=says):
+        taftcache.sample_influence(store, store.shard(shard).sample_ids[0], model=model)
 
 
 def test_the_only_row_of_a_shard_has_no_influence(tmp_path):

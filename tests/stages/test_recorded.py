@@ -14,7 +14,7 @@ import pytest
 import taftcache
 from taftcache.cache.write.writer import ShardWriter
 from taftcache.cli import main
-from taftcache.errors import IdentityError, RecipeError, StoreError, UnknownSample
+from taftcache.errors import IdentityError, RecipeError, StoreError, UnknownName, UnknownSample
 from taftcache.names import INTERRUPTED_KEY, is_model
 from taftcache.recipe import Recipe, parse_recipe, recipe_values, without_defaults
 from taftcache.recipe_files import parse_toml, recipe_file, toml_text
@@ -150,7 +150,7 @@ def test_what_is_to_be_typed_names_the_store(store):
     with pytest.raises(UnknownSample) as caught:
         taftcache.inspect_sample(store, "\u2603")
     assert caught.value.do == f"taftcache inspect {store} --ids lists all"
-    with pytest.raises(UnknownSample) as caught:
+    with pytest.raises(UnknownName) as caught:
         taftcache.forget(store, matching=["\u2603*"])
     assert caught.value.do.startswith(f"taftcache inspect {store} --ids lists all ids; ")
     with open_store(store) as opened, opened.transaction() as change:

@@ -102,6 +102,16 @@ def test_a_terminal_gets_no_codes_but_ours(monkeypatch):
     assert "[bold]b[/bold] :smile: [/]" in text
 
 
+@pytest.mark.parametrize("coding", ["ascii", "cp437"])
+def test_a_stream_of_few_characters_gets_codes_for_the_others(monkeypatch, coding):
+    """A command sets stdout so; where Python is used, printing a report ended in an error of rich's."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding=coding)
+    monkeypatch.setattr(sys, "stdout", out)
+    console.say("2 × 3 Ω ☃")
+    out.flush()
+    assert out.buffer.getvalue().decode(coding) in ("2 \\xd7 3 \\u03a9 \\u2603\n", "2 \\xd7 3 Ω \\u2603\n")
+
+
 def test_what_libraries_log_is_shown_and_not_obeyed():
     """timm logs the names of tensors that a stranger's file of weights has."""
     code = (

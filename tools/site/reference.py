@@ -82,14 +82,28 @@ AREAS = (
         "TangentClassifier TangentRegressor",
     ),
     Area(
+        "records",
+        "Records and types",
+        "What reports hold, and what arguments may be, to annotate a program with.",
+        "Place Picture Overrides Loss Executor Layout Score Calibration Alike Match Against Probe Fault Integrity "
+        "Activations Suspect Outlier Pair InfluentialSample RidgeChoice SolveStats JudgedCertificate "
+        "RenewedCertificate CheckedCertificate HeldOutChange Receipt Proof Answer Finding Pin Budget CompareSpec "
+        "ExtractSpec ForgetSpec",
+    ),
+    Area(
         "errors",
         "Errors",
         "One tree. The exit code that a command ends with stands in [the command line](../cli.md#exit-codes).",
-        "TaftcacheError RecipeError ArgumentError DataError UnreadableImage UnknownSample BackboneError SolveError "
-        "CompositionError StoreError StoreNotFound FormatError IdentityError IntegrityError StaleStore StoreChanged "
-        "StoreLocked StoreUnreachable StoreWriteError UntrustedStore ClusterError",
+        "TaftcacheError RecipeError ArgumentError DataError UnreadableImage UnknownName UnknownSample BackboneError "
+        "SolveError CompositionError StoreError StoreNotFound FormatError IdentityError IntegrityError StaleStore "
+        "StoreChanged StoreLocked StoreUnreachable StoreWriteError UntrustedStore ClusterError",
     ),
 )
+
+
+_PLACES = {
+    name: f"taftcache.{module}.{name}" for module, names in vars(taftcache)["NAMES"].items() for name in names.split()
+}
 
 
 def reference_pages() -> dict[str, str]:
@@ -107,16 +121,16 @@ def _page(area: Area) -> str:
     told: set[str] = set()
     for name in area.names.split():
         thing = getattr(taftcache, name)
-        lines += [*_entry(thing, 2), ""]
+        lines += [*_entry(_PLACES[name], 2), ""]
         for report in _returned(thing):
             if report.__qualname__ not in told:
                 told.add(report.__qualname__)
-                lines += [*_entry(report, 3), ""]
+                lines += [*_entry(f"{report.__module__}.{report.__qualname__}", 3), ""]
     return "\n".join(lines)
 
 
-def _entry(thing: Any, level: int) -> list[str]:
-    return [f"::: {thing.__module__}.{thing.__qualname__}", "    options:", f"      heading_level: {level}"]
+def _entry(place: str, level: int) -> list[str]:
+    return [f"::: {place}", "    options:", f"      heading_level: {level}"]
 
 
 def _returned(verb: Any) -> list[type]:

@@ -6,6 +6,7 @@ import io
 import os
 import stat
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -20,7 +21,15 @@ _AT_ONCE = 16 << 20
 _COMMON = ("BMP", "DIB", "GIF", "JPEG", "PPM", "PNG")
 _FURTHER = ("AVIF", "DDS", "ICO", "JPEG2000", "PCX", "PSD", "QOI", "SGI", "TIFF", "WEBP", "TGA")
 
-Picture = str | Path | Image.Image | np.ndarray
+
+class Pixels(Protocol):
+    """What numpy can read as an array: one of its own, or a tensor."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+Picture = str | Path | Image.Image | Pixels
+"""One image: a file, a PIL image, or an array or tensor of uint8 [h,w], [h,w,1] or [h,w,3]."""
 
 
 def as_rgb(picture: Picture) -> Image.Image:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from taftcache.errors import RecipeError
+from taftcache.errors import ArgumentError, RecipeError
 
 SHORT = 16
 """Hex digits of a digest that go into a file's name; the manifests carry all 64."""
@@ -17,9 +17,9 @@ _ROOT = re.compile(f"[0-9a-f]{{{SHORT},64}}")
 
 
 def check_root(noted: object) -> None:
-    """RecipeError unless it is None, or a root digest that somebody noted: all of it, or its first digits."""
+    """ArgumentError unless it is None, or a root digest that somebody noted: all of it, or its first digits."""
     if noted is not None and not (isinstance(noted, str) and _ROOT.fullmatch(noted)):
-        raise RecipeError(
+        raise ArgumentError(
             f"{noted!r} is no root digest",
             got=repr(noted),
             do=f"the {SHORT} to 64 digits that you noted, of 0-9 and a-f, as taftcache inspect shows them",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 
@@ -41,7 +41,8 @@ MAX_FREE_BYTES = 16 << 20
 MAX_VALUES = 1 << 21
 """The most values in the free-form parts of a manifest (identity, plan, recipe, the objects' meta) together. Each takes
 at most about 110 bytes in memory."""
-ROLES = ("train", "held-out")
+Role = Literal["train", "held-out"]
+ROLES: tuple[Role, ...] = get_args(Role)
 CURVE = "convergence"
 """The key, in an object's meta, of the curve of its solve, which is kept in a part."""
 

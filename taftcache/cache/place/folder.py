@@ -274,7 +274,9 @@ class Folder:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise cannot("lock", f"{self.path}/{name}", error) from error
             if holder == str(os.getpid()):
-                who, do = "this process", "close the FeatureStore that does (its close(), or a with block), or open"
+                who = "this process"
+                do = "close the FeatureStore that does (its close(), or a with block); wait, if another thread does "
+                do += "(taftcache.waiting(SECONDS)); or open"
             else:
                 who = f"process {holder}" if holder else "another process"
                 do = "wait for that process (taftcache --wait SECONDS; in Python taftcache.waiting(SECONDS)), or open"

@@ -34,10 +34,12 @@ _patience: ContextVar[_Patience] = ContextVar("patience", default=_AT_ONCE)
 
 @contextmanager
 def waiting(seconds: float, say: Callable[[str], object] = str) -> Iterator[None]:
-    """Inside this block, wait up to ``seconds`` for a store that another process writes to, instead of raising
-    StoreLocked at once: ``with waiting(60): forget("stores/quickstart", ids)``. It holds for this thread alone.
+    """Inside this block, wait up to ``seconds`` for a store that another process or thread writes to, instead of
+    raising StoreLocked at once: ``with waiting(60): forget("stores/quickstart", ids)``.
 
-    ``say`` is called with a sentence, once for each store that is waited for.
+    It holds for the calls of this thread or asyncio task, and of what runs in a copy of its context, as
+    ``asyncio.to_thread`` does; other threads need a block of their own. ``say`` is called with a sentence, once for
+    each store that is waited for.
 
     Raises:
         ArgumentError: not a number of at least 0.
@@ -48,7 +50,8 @@ def waiting(seconds: float, say: Callable[[str], object] = str) -> Iterator[None
     try:
         yield
     finally:
-        _patience.reset(token)
+        with suppress(ValueError):  # a generator that another context closes: there is nothing to set back there
+            _patience.reset(token)
 
 
 class WriterLock:

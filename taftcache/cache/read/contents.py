@@ -14,7 +14,7 @@ from taftcache.cache.place.address import open_home
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.nearest import in_another_form, nearest
 from taftcache.cache.read.shard import Shard
-from taftcache.errors import ArgumentError, IntegrityError, StoreError, StoreNotFound, UnknownSample
+from taftcache.errors import ArgumentError, IntegrityError, StoreNotFound, UnknownName, UnknownSample
 from taftcache.names import typed
 
 OF_A_MODEL = ("config.json", "taftcache.json", "estimator.json")
@@ -54,12 +54,13 @@ class Contents:
         return self._shards[ref.digest]
 
     def shard(self, name: str) -> Shard:
-        """One shard by name, training or held-out; StoreError names those there are."""
+        """One shard by name, training or held-out; UnknownName says which there are."""
         for ref in self.manifest.shards:
             if ref.name == name:
                 return self.open(ref)
         there = ", ".join(ref.name for ref in self.manifest.shards)
-        raise StoreError(f"there is no shard {name!r}", do=f"one of {there:.200}" if there else "taftcache extract")
+        do = f"one of {there:.200}" if there else "taftcache extract"
+        raise UnknownName(f"there is no shard {name!r}", names=[str(name)], do=do)
 
     def has_shard(self, name: str) -> bool:
         """Whether there is a shard of that name."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from mmap import mmap
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,7 @@ from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.encoding import Chunk
 from taftcache.cache.format.fault import Fault, problem_of, read_named, unreadable
 from taftcache.cache.format.layout import FileRef, ShardManifest
-from taftcache.cache.format.manifest import ShardRef
+from taftcache.cache.format.manifest import Role, ShardRef
 from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.home import Home
 from taftcache.errors import FormatError, StoreError
@@ -49,7 +49,8 @@ class Shard:
     """
 
     def __init__(self, root: Home, ref: ShardRef, at: str | None = None) -> None:
-        self.name, self.role, self.rows, self.digest = ref.name, ref.role, ref.rows, ref.digest
+        self.name, self.rows, self.digest = ref.name, ref.rows, ref.digest
+        self.role = cast(Role, ref.role)  # a manifest with another is refused
         self._root, self._ref = root, ref
         self.at = ref.path if at is None else at
         self._verified: set[str] = set()

@@ -21,7 +21,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.write.commit import Committer
 from taftcache.cache.write.group import GroupWriter, ShardForm
 from taftcache.cache.write.sweep import TRANSACTION
-from taftcache.errors import DataError, RecipeError, StoreError
+from taftcache.errors import DataError, RecipeError, StoreError, UnknownName
 from taftcache.names import counted
 
 _UPDATES = ("identity", "classes", "plan", "recipe")
@@ -182,10 +182,10 @@ class Transaction:
         self._objects[name] = ref
 
     def drop(self, name: str) -> None:
-        """Leave the object ``name`` out; StoreError where there is none."""
+        """Leave the object ``name`` out; UnknownName where there is none."""
         self._usable()
         if self._objects.pop(name, None) is None:
-            raise StoreError(f"cannot drop the object {name!r}: there is none")
+            raise UnknownName(f"cannot drop the object {name!r}: there is none", names=[name])
 
     def drop_curve(self, name: str) -> None:
         """Leave the curve of the object ``name`` out; the object stays."""

@@ -84,7 +84,7 @@ def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None
     with FeatureStore(forgotten_of) as other:
         own = {item.id for source in sources if source is not None for item in source.items}
         theirs = other.every_id if own else set[str]()
-        if theirs and own.isdisjoint(theirs) and composed(own).isdisjoint(composed(theirs)):
+        if theirs and own.isdisjoint(theirs) and in_nfc(own).isdisjoint(in_nfc(theirs)):
             raise StoreError(
                 f"none of the ids of {other.path} is in this data: what was forgotten there would come back unnoticed",
                 got=f"{min(own)!r} here, {min(theirs)!r} there",
@@ -95,7 +95,7 @@ def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None
         return carried, [] if carried.key else [f"{other.path} remembers no request: nothing is kept out for it"]
 
 
-def composed(ids: Iterable[str]) -> set[str]:
+def in_nfc(ids: Iterable[str]) -> set[str]:
     """Ids in one Unicode form."""
     return {normalize("NFC", i) for i in ids}
 

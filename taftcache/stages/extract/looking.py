@@ -72,7 +72,7 @@ def file_for(place: Path, file: Path | str | None, force: bool) -> Path:
     file = local_path(file) if file is not None else Path(f"{name}.toml")
     if file.exists() and not force:
         raise RecipeError(
-            f"the recipe {file} exists already", got=str(file), do="--force to replace it, -o FILE for another name"
+            f"the recipe {file} exists already", got=str(file), do="replace it (--force), or name another file (-o)"
         )
     if file.exists():
         _check_recipe(file)

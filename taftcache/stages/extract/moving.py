@@ -23,7 +23,7 @@ from taftcache.names import counted
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.extract.classes import classes_of, other_classes
-from taftcache.stages.extract.forgotten import BY_NUMBER, composed
+from taftcache.stages.extract.forgotten import BY_NUMBER, in_nfc
 from taftcache.stages.extract.identity import are_weights_elsewhere
 from taftcache.stages.extract.reextraction import Reextraction
 from taftcache.stages.progress import Progress
@@ -137,16 +137,16 @@ def moved_rows(
 def check_kind(store: FeatureStore, recipe: Recipe, *sources: Source | None) -> None:
     """IdentityError if a file that the store was made from now gives ids of another kind, such as paths in place of
     numbers: every image would be a new one, and one that was forgotten would come back."""
-    rows, recorded = composed(store.every_id), recorded_recipe(store).data
+    rows, recorded = in_nfc(store.every_id), recorded_recipe(store).data
     splits = SPLITS if any(source.info.of_split for source in sources if source is not None) else ()
     others = any(getattr(recorded, key) != getattr(recipe.data, key) for key in (*LIES_AT, *splits))
     if others or not rows:
         return
     gone = {sample.id for sample in store.manifest.skipped}
-    given = [composed(i for i in classes_of(s) if i not in gone and not store.is_forgotten(i)) for s in sources]
+    given = [in_nfc(i for i in classes_of(s) if i not in gone and not store.is_forgotten(i)) for s in sources]
     if not is_complete(store):  # a part may have no row yet
         given = [set[str]().union(*given)]
-    number = re.compile(rf"(train/|test/)?({'|'.join(map(re.escape, composed(_numbered_after(recipe))))})/\d{{4,}}")
+    number = re.compile(rf"(train/|test/)?({'|'.join(map(re.escape, in_nfc(_numbered_after(recipe))))})/\d{{4,}}")
     numbered = any_numbered(*sources) or any(map(number.fullmatch, rows))
     for own in given:
         if own and rows.isdisjoint(own) and (numbered or not rows.isdisjoint(i.partition("/")[2] for i in own)):

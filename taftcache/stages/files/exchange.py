@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from taftcache.cache.hdf5 import export as write_hdf5
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, local_path
+from taftcache.errors import ArgumentError, local_path
 from taftcache.names import BASE
 from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet, write_projector
 from taftcache.stages.progress import Progress, noting, or_silent
 from taftcache.stages.writing import reserve, whole
 
+ExportFormat = Literal["hdf5", "parquet", "npz", "embedding-projector"]
 _OVERHEAD = 1 << 16  # the least number of bytes that an HDF5 file's own tables take
 
 
@@ -30,7 +32,7 @@ class ExportReport:
     store: Path
     root_digest: str
     file: Path
-    format: str
+    format: ExportFormat
     rows: int
     bytes: int
     seconds: float
@@ -44,7 +46,7 @@ def _hdf5(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
     return write_hdf5(store, file, on_rows)
 
 
-FORMATS: dict[str, Callable[[FeatureStore, Path, OnRows], int]] = {
+FORMATS: dict[ExportFormat, Callable[[FeatureStore, Path, OnRows], int]] = {
     "hdf5": _hdf5,
     "npz": write_npz,
     "parquet": write_parquet,
@@ -52,11 +54,11 @@ FORMATS: dict[str, Callable[[FeatureStore, Path, OnRows], int]] = {
 }
 """Format -> function that writes a store's rows to a new file and returns its size in bytes."""
 
-ENDINGS = {".h5": "hdf5", ".hdf5": "hdf5", ".npz": "npz", ".parquet": "parquet"}
+ENDINGS: dict[str, ExportFormat] = {".h5": "hdf5", ".hdf5": "hdf5", ".npz": "npz", ".parquet": "parquet"}
 
 
 def export(
-    store: Place, file: Path | str, *, format: str | None = None, progress: Progress | None = None
+    store: Place, file: Path | str, *, format: ExportFormat | None = None, progress: Progress | None = None
 ) -> ExportReport:
     """Write a store's rows, labels and ids to one file for other tools; each row is verified as it is read.
 
@@ -64,25 +66,25 @@ def export(
     HDF5 if it has none.
 
     Raises:
-        RecipeError: no such format, or an ending that belongs to another format or to none.
+        ArgumentError: no such format, or an ending that belongs to another format or to none.
         StoreWriteError: the file exists, or cannot be written.
     """
     place = local_path(file)
     ending = ENDINGS.get(place.suffix.lower())
     if format is None and ending is None and place.suffix:
-        raise RecipeError(
+        raise ArgumentError(
             f"cannot tell in which format to export to {place.name}: no format's files end in {place.suffix}",
-            got=place.name, do=f"a name ending in {', '.join(ENDINGS)}, or --format {'|'.join(FORMATS)}",
+            got=place.name, do=f"a name ending in {', '.join(ENDINGS)}, or a format (--format): {', '.join(FORMATS)}",
         )  # fmt: skip
     format = ending or "hdf5" if format is None else format
     if format not in FORMATS:
-        raise RecipeError(
-            f"cannot export as {format!r}: it is not one of {', '.join(FORMATS)}", got=format, do="--format hdf5"
+        raise ArgumentError(
+            f"cannot export as {format!r}: there is no such format", got=format, do=f"one of {', '.join(FORMATS)}"
         )
     if ending not in (None, format):
-        raise RecipeError(
+        raise ArgumentError(
             f"cannot export as {format} to {place.name}: its ending is that of {ending}",
-            got=format, do=f"--format {ending}, or another name",
+            got=format, do=f"the format {ending}, or another name",
         )  # fmt: skip
     begin = time.perf_counter()
     folder = format == "embedding-projector"

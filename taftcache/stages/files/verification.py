@@ -66,7 +66,9 @@ def verify(
     progress, changes = or_silent(progress), as_mapping(overrides)
     check_used("verify", changes, placed=True)
     if changes and not repair:
-        raise RecipeError("settings are for a repair, and nothing is repaired", got=", ".join(changes), do="--repair")
+        raise RecipeError(
+            "settings are for a repair, and nothing is repaired", got=", ".join(changes), do="ask for one: --repair"
+        )
     left = go_back(store, expect)[0] if back else None
     try:
         return _verified(store, progress, expect, repair, changes, left)

@@ -105,12 +105,12 @@ def audit(
         check_local(head)
     if strict and not folders:
         raise RecipeError(
-            "strict is for what other folders hold, and none is named", do="--also FOLDER beside --strict"
+            "strict is for what other folders hold, and none is named", do="name some: also, or --also FOLDER"
         )
     if signing_key is not None and not replay:
         raise RecipeError(
             "a signing key is for what a replay writes, and an audit alone writes nothing",
-            do="add --replay, or leave --sign out",
+            do="ask for a replay (--replay), or name no key (--sign)",
         )
     replayed = _replay(store, progress, signing_key) if replay else 0
     with FeatureStore(store, stale=True) as store:

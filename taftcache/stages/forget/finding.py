@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, Literal
 
 from taftcache.names import MEAN, WEIGHTED, typed
 
-UNFINISHED = "unfinished work"
+UNFINISHED: Final = "unfinished work"
+FindingKind = Literal[
+    "base point", "by-product", "certificate", "class", "damage", "description", "forgotten id", "forgotten row",
+    "head", "kept component", "ledger", "leftover file", "privacy statement", "returned rows", "signature",
+    "staged row", "stale component", "stale composition", "stale dual", "stale object", "statistics", "teacher",
+    "tombstones", "undecided", "unfinished work",
+]  # fmt: skip
 
 # train and compose keep an object whose key is right, even if its numbers are wrong: it must be dropped first.
 _OUT = (
@@ -17,7 +24,7 @@ _OUT = (
 _DROP = _OUT + "taftcache train {store}{options}"
 _DROP_SUM = _OUT + "taftcache compose {store}"
 _COPY = "put back a copy of the store that passes; nothing here can make it again"
-ADVICE = {
+ADVICE: dict[FindingKind, str] = {
     "base point": _DROP,
     "by-product": "delete it, and export again from the store as it is now what is still needed of it",
     "certificate": _DROP,
@@ -54,7 +61,7 @@ class Finding:
     where: file or object. problem: what is wrong. do: what to try.
     """
 
-    kind: str
+    kind: FindingKind
     where: str
     problem: str
     do: str
@@ -72,7 +79,7 @@ class Findings:
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def found(self, kind: str, where: str, problem: str, do: str | None = None) -> None:
+    def found(self, kind: FindingKind, where: str, problem: str, do: str | None = None) -> None:
         """Add a finding; without ``do``, its advice is what ``ADVICE`` has for its kind."""
         if do is None:  # composing again also renews what a composition promises
             told = ADVICE["stale composition" if kind == "privacy statement" and where in (MEAN, WEIGHTED) else kind]

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from taftcache.backbone.still_there import still_there
 from taftcache.cache.format.digest import digest
@@ -39,11 +40,11 @@ from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.completeness import imported, subtracted_notes
 from taftcache.stages.estimators import fitted_note
 from taftcache.stages.forget.chain import DESTROYED
-from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, changes_training, plan_forgetting
+from taftcache.stages.forget.planning import ForgetPlan, changes_training, plan_forgetting
 from taftcache.stages.forget.receipts import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, certificate_of
-from taftcache.stages.forget.request import Request, requested
+from taftcache.stages.forget.request import MODES, Mode, Request, requested
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import STAYS
@@ -86,7 +87,7 @@ class ForgetReport:
     renewed: list[str] = field(default_factory=list)
     certificates: dict[str, RenewedCertificate] = field(default_factory=dict)
     seconds: float = 0.0
-    mode: str = "retrain"
+    mode: Mode | Literal["destroy-key"] = "retrain"
     destroyed: list[str] = field(default_factory=list)
     dropped_shards: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)

@@ -28,7 +28,7 @@ from taftcache.privacy.budget import EVENT, weak_promise
 from taftcache.privacy.statement import Statement
 from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.forget.certificates import CheckedCertificate, check_certificate
-from taftcache.stages.forget.finding import Findings
+from taftcache.stages.forget.finding import FindingKind, Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows
 from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.checks import STAYS
@@ -73,7 +73,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
         if name in private:  # with its noise it is no optimum, and its rows may have been forgotten since
             continue
         if name in old and name not in behind:
-            kind = "stale composition" if name in (MEAN, WEIGHTED) else "stale component"
+            kind: FindingKind = "stale composition" if name in (MEAN, WEIGHTED) else "stale component"
             problem = "it was not made from the rows, components and settings that are there"
             summed = kind == "stale composition" and not stale_parts(store, settings)
             to.found(kind, name, problem, f"taftcache compose {typed(store.path)}" if summed else again)

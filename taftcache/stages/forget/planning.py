@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import msgspec
 
@@ -27,15 +26,12 @@ from taftcache.names import (
 )
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import imported, subtracted
-from taftcache.stages.forget.request import Request
+from taftcache.stages.forget.request import Mode, Request
 from taftcache.stages.train.checks import coefficients
 from taftcache.stages.train.composing import asks_exact
 from taftcache.stages.train.compositions import recorded_members, remaining_weights, weighed
 from taftcache.stages.train.private.records import KEYS
 from taftcache.stages.train.trained_on import Weights, uncounted
-
-Mode = Literal["subtract", "retrain", "resolve"]
-MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreErro
 from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.forget.finding import Findings
-from taftcache.stages.forget.request import ids_of_files
+from taftcache.stages.forget.request import Mode, ids_of_files
 from taftcache.stages.signature import STORE, is_signed, signed_text, store_digest
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     event: str
     listed: bool
-    signature: str
+    signature: Literal["none", "valid", "wrong", "unchecked"]
     public_key: str | None = None
     time: str = ""
-    mode: str = ""
+    mode: Mode | Literal[""] = ""
     samples: int = 0
     shards: dict[str, int] = {}
     dropped_shards: list[str] = []

@@ -10,6 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Literal, get_args
 from unicodedata import normalize
 
 import numpy as np
@@ -17,13 +18,16 @@ import numpy as np
 from taftcache.backbone.still_there import folders
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import DataError, RecipeError, StoreError, TaftcacheError, UnknownSample
+from taftcache.errors import DataError, RecipeError, StoreError, TaftcacheError, UnknownName, UnknownSample
 from taftcache.model.component_file import numbers_digest
 from taftcache.names import CLASS, COMPONENT, HELD_OUT, NUMBERS, SHARD, component_of, counted, shard_of, typed
 from taftcache.stages.completeness import imported
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import every_sample, folder_of, no_class
 from taftcache.stages.progress import Progress
+
+Mode = Literal["subtract", "retrain", "resolve"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +124,7 @@ def resolve_request(
     """Look up all that a request names.
 
     Raises:
-        UnknownSample, StoreError: an id, shard or class that is neither there nor was forgotten; of ids, all that are
+        UnknownSample, UnknownName: an id, shard or class that is neither there nor was forgotten; of ids, all that are
         unknown are named. DataError: no training row would be left, or a sample or class in another Unicode form of one
         that leaves.
     """
@@ -236,7 +240,7 @@ def _imported(store: FeatureStore, names: Sequence[str]) -> tuple[list[str], lis
     """Those of the components that are there, and what was forgotten before.
 
     Raises:
-        RecipeError: one of a shard of the store. StoreError: neither there nor forgotten before.
+        RecipeError: one of a shard of the store. UnknownName: neither there nor forgotten before.
     """
     there, found, already = imported(store), list[str](), list[str]()
     for name in dict.fromkeys(map(component_of, names)):
@@ -246,21 +250,22 @@ def _imported(store: FeatureStore, names: Sequence[str]) -> tuple[list[str], lis
             raise RecipeError(
                 f"{name} was not imported: it is made from the rows of a shard of this store",
                 got=name,
-                do=f"--shard {shard_of(name)} forgets those rows and what was made from them",
+                do=f"forget shard {shard_of(name)} (--shard): those rows and what was made from them",
             )
         elif store.is_forgotten(COMPONENT + shard_of(name)):
             already.append(f"component {shard_of(name)}")
         else:
-            raise StoreError(
+            raise UnknownName(
                 f"there is no component {shard_of(name)!r}",
                 got=f"imported: {', '.join(map(shard_of, there)) or 'none'}",
+                names=[shard_of(name)],
                 do=f"taftcache inspect {typed(store.path)} lists the components",
             )
     return found, already
 
 
 def _matched(store: FeatureStore, patterns: Sequence[str]) -> dict[str, list[str]]:
-    """The ids that match each pattern; UnknownSample names the patterns that match none."""
+    """The ids that match each pattern; UnknownName lists the patterns that match none."""
     ids = [s.sample for s in every_sample(store)] if patterns else []
     composed = [normalize("NFC", i) for i in ids]  # é is one code point or two, which look alike
     matched = {
@@ -268,9 +273,10 @@ def _matched(store: FeatureStore, patterns: Sequence[str]) -> dict[str, list[str
         for pattern in patterns
     }
     if idle := [pattern for pattern, found in matched.items() if not found]:
-        raise UnknownSample(
+        raise UnknownName(
             f"no sample's id matches {counted(len(idle), 'pattern')} of those given; nothing is changed",
             got=", ".join(map(repr, idle)),
+            names=idle,
             do=f"taftcache inspect {typed(store.path)} --ids lists all ids; [[] matches a bracket; no id of a "
             "forgotten sample is kept",
         )

@@ -17,13 +17,13 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import SolveError, UnknownSample, check_counts
+from taftcache.errors import ArgumentError, SolveError, UnknownSample, check_counts
 from taftcache.model.meta import magnitude
 from taftcache.model.predictor import TangentModel
 from taftcache.names import counted, model_of, scaling_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
-from taftcache.solve.leave_one_out import CLOSED, METHODS, RowInfluence, leave_one_out
+from taftcache.solve.leave_one_out import CLOSED, METHODS, InfluenceMethod, RowInfluence, leave_one_out
 from taftcache.solve.settings import Goal
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, or_silent
@@ -100,7 +100,7 @@ class QueryInfluence:
     query: str
     label: str
     logit: float
-    method: str
+    method: InfluenceMethod
     residual: float
     samples: list[InfluentialSample]
     passes: int
@@ -113,14 +113,15 @@ def sample_influence(
     """Solve again without the sample, and compare.
 
     Raises:
-        UnknownSample: no such sample, or one that nothing was trained on.
+        UnknownSample: no such sample. ArgumentError: a held-out one, or one whose component is no part of the model.
+        UnknownName: no such model.
     """
     assert isinstance(store, FeatureStore)
     model = model_of(store.objects(), model)
     setting = _Setting(store, model, or_silent(progress))
     shard, row = store.locate(sample)
     if shard.role != "train":
-        raise UnknownSample(
+        raise ArgumentError(
             f"{sample} has no influence: it is held out", got=repr(sample), do="name a sample of a training shard"
         )
     part = setting.part_of(shard)
@@ -268,7 +269,7 @@ class _Setting(ModelParts):
                 if vectors:
                     raise
                 raise UnknownSample(
-                    f"neither a file nor a sample: {error.fault}", got=error.got, do=error.do
+                    f"neither a file nor a sample: {error.fault}", got=error.got, ids=error.ids, do=error.do
                 ) from error
             return ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1]), self.base
         tokens = TangentModel.load(self.store, consent=consent).tokens([query])

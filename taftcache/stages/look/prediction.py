@@ -194,8 +194,8 @@ def logits(
     """Logits [n, K] of images or vectors, one row for each, in the order of the store's classes; see ``predict``.
 
     Args:
-        images: as for ``predict``; or a shard of the store, ``store.shard("000")`` or ``store.held_out``, whose cached
-            rows need no backbone: logits in the order of its ``sample_ids``.
+        images: as for ``predict``; or a shard of the store, ``store.shard("000")`` or ``store.shard("held-out")``,
+            whose cached rows need no backbone: logits in the order of its ``sample_ids``.
         device: where the model runs; for vectors, the recipe decides.
 
     Raises:

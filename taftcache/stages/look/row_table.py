@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.cache.format.manifest import Role
 from taftcache.cache.read.nearest import nearest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import StoreError, UnknownSample
+from taftcache.errors import UnknownName, UnknownSample
 
 # Rows of one step over a table: few enough that their tokens fit in memory whatever the backbone.
 STEP_ROWS = 256
@@ -41,11 +42,11 @@ class Reader:
         return tokens
 
 
-def no_class(store: FeatureStore, name: str) -> StoreError:
+def no_class(store: FeatureStore, name: str) -> UnknownName:
     """What to raise for a class that the store does not have."""
     close = nearest(name, store.classes)
     do = f"nearest: {', '.join(close)}" if close else "taftcache inspect lists them"
-    return StoreError(f"{store.path} has no class {name}", got=repr(name), do=do)
+    return UnknownName(f"{store.path} has no class {name}", got=repr(name), names=[name], do=do)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +60,7 @@ class Sample:
 
     sample: str
     shard: str
-    role: str
+    role: Role | Literal["skipped", "staged"]
     label: str | None
 
 
@@ -138,7 +139,10 @@ class RowTable:
         """The row of a sample; UnknownSample when there is none."""
         if sample not in self.places:
             raise UnknownSample(
-                f"the store has no sample {sample}", got=repr(sample), do="taftcache inspect STORE --ids"
+                f"the store has no sample {sample}",
+                got=repr(sample),
+                ids=[sample],
+                do="taftcache inspect STORE --ids",
             )
         return self.places[sample]
 

@@ -86,6 +86,7 @@ def _check_samples(recipe: Recipe, planned: Collection[str], store: FeatureStore
         raise UnknownSample(
             f"forget.samples names {counted(len(unknown), 'id')} that no image has",
             got=", ".join(map(repr, unknown[:8])),
+            ids=unknown,
             do=f"did you mean {close}?" if close else "ids as the source has them: docs/guide.md#sources-of-images",
         )
 

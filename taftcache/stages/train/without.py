@@ -15,7 +15,7 @@ from torch import Tensor
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, SolveError, UnknownSample
+from taftcache.errors import ArgumentError, RecipeError, SolveError
 from taftcache.model.component import Component, read_component
 from taftcache.model.composition import factors
 from taftcache.model.meta import Coefficient
@@ -116,11 +116,16 @@ class ModelParts:
             )
 
     def part_of(self, shard: Shard) -> ModelPart:
-        """The part that a shard's rows entered; UnknownSample where they entered none."""
+        """The part that a shard's rows entered; ArgumentError where they entered none."""
         for part in self.parts:
             if any(own.name == shard.name for own in part.shards):
                 return part
-        raise UnknownSample(f"shard {shard.name} has no part in the model", got="a sample that it was not made from")
+        place = typed(self.store.path)
+        raise ArgumentError(
+            f"shard {shard.name} has no part in the model",
+            got="a sample that it was not made from",
+            do=f"taftcache train {place} --shard {shard.name}, then taftcache compose {place}, to have it there",
+        )
 
     def solve_without(self, part: ModelPart, shard: Shard, rows: int | Sequence[int]) -> Component:
         """The part's optimum without some rows of ``shard``; nothing is written.
