@@ -122,8 +122,8 @@ from taftcache.stages.forget.receipts import Proof as Proof
 from taftcache.stages.forget.receipts import Receipt as Receipt
 from taftcache.stages.forget.receipts import ReceiptsReport as ReceiptsReport
 from taftcache.stages.forget.receipts import receipts as receipts
-from taftcache.stages.look.duplicates import Pair as Pair
 from taftcache.stages.look.duplicates import DuplicatesReport as DuplicatesReport
+from taftcache.stages.look.duplicates import Pair as Pair
 from taftcache.stages.look.duplicates import duplicates as duplicates
 from taftcache.stages.look.evaluation import Against as Against
 from taftcache.stages.look.evaluation import EvaluateReport as EvaluateReport
@@ -133,6 +133,7 @@ from taftcache.stages.look.influence import QueryInfluence as QueryInfluence
 from taftcache.stages.look.influence import SampleInfluence as SampleInfluence
 from taftcache.stages.look.influence import query_influence as query_influence
 from taftcache.stages.look.influence import sample_influence as sample_influence
+from taftcache.stages.look.inside.classes import ClassInShard as ClassInShard
 from taftcache.stages.look.inside.classes import ClassReport as ClassReport
 from taftcache.stages.look.inside.classes import inspect_class as inspect_class
 from taftcache.stages.look.inside.component_files import ComponentFileReport as ComponentFileReport
@@ -140,10 +141,12 @@ from taftcache.stages.look.inside.component_files import inspect_component as in
 from taftcache.stages.look.inside.samples import SampleReport as SampleReport
 from taftcache.stages.look.inside.samples import inspect_sample as inspect_sample
 from taftcache.stages.look.inside.samples import list_samples as list_samples
+from taftcache.stages.look.inside.shards import ShardFigures as ShardFigures
 from taftcache.stages.look.inside.shards import ShardReport as ShardReport
 from taftcache.stages.look.inside.shards import inspect_shard as inspect_shard
-from taftcache.stages.look.inside.stores import Integrity as Integrity
+from taftcache.stages.look.inside.statistics import Activations as Activations
 from taftcache.stages.look.inside.stores import InspectReport as InspectReport
+from taftcache.stages.look.inside.stores import Integrity as Integrity
 from taftcache.stages.look.inside.stores import inspect as inspect
 from taftcache.stages.look.inside.stores import inspect_recipe as inspect_recipe
 from taftcache.stages.look.outliers import Outlier as Outlier
@@ -157,7 +160,6 @@ from taftcache.stages.look.prediction import logits as logits
 from taftcache.stages.look.prediction import predict as predict
 from taftcache.stages.look.probe import Probe as Probe
 from taftcache.stages.look.row_table import Sample as Sample
-from taftcache.stages.look.statistics import Activations as Activations
 from taftcache.stages.look.suspects import Suspect as Suspect
 from taftcache.stages.look.suspects import SuspectsReport as SuspectsReport
 from taftcache.stages.look.suspects import suspects as suspects
