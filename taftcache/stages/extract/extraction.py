@@ -319,8 +319,8 @@ def _held_note(held: Mapping[str, str]) -> str:
     first = min(held)
     have = "has an id" if len(held) == 1 else "have ids"
     return (
-        f"{counted(len(held), 'image')} {have} of the store in another Unicode form (first: {first!a}, in the store {held[first]!a}); append takes "
-        "nothing until they are named as in the store"
+        f"{counted(len(held), 'image')} {have} of the store in another Unicode form (first: {first!a}, in the store "
+        f"{held[first]!a}); append takes nothing until they are named as in the store"
     )
 
 
