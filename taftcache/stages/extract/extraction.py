@@ -317,10 +317,10 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
 def _held_note(held: Mapping[str, str]) -> str:
     """A note on images whose ids the store has in another Unicode form: id -> the store's."""
     first = min(held)
-    have = "1 image has an id" if len(held) == 1 else f"{len(held)} images have ids"
+    have = "has an id" if len(held) == 1 else "have ids"
     return (
-        f"{have} of the store in another Unicode form (first: {first!a}, in the store {held[first]!a}); append takes "
-        "nothing until they are named as in the store"
+        f"{counted(len(held), 'image')} {have} of the store in another Unicode form (first: {first!a}, in the store "
+        f"{held[first]!a}); append takes nothing until they are named as in the store"
     )
 
 
