@@ -22,13 +22,13 @@ _COMMON = ("BMP", "DIB", "GIF", "JPEG", "PPM", "PNG")
 _FURTHER = ("AVIF", "DDS", "ICO", "JPEG2000", "PCX", "PSD", "QOI", "SGI", "TIFF", "WEBP", "TGA")
 
 
-class Pixels(Protocol):
+class AnyArray(Protocol):
     """What numpy can read as an array: one of its own, or a tensor."""
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-Picture = str | Path | Image.Image | Pixels
+Picture = str | Path | Image.Image | AnyArray
 """One image: a file, a PIL image, or an array or tensor of uint8 [h,w], [h,w,1] or [h,w,3]."""
 
 
