@@ -12,9 +12,10 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, StoreError
+from taftcache.names import EXACT, MEAN, WEIGHTED
 from taftcache.terminal.pipeline import show_append
 from tests.backbone.test_table import write
-from tests.stages.making import open_store, recipe, settings, tree, write_images
+from tests.stages.making import commits, open_store, recipe, settings, tree, write_images
 from tests.stages.test_append import Interrupting
 
 
@@ -115,6 +116,26 @@ def test_rows_on_their_way_do_not_bring_the_old_labels_back(tmp_path, images, mo
     taftcache.append(made, relabel=True)
     taftcache.extract(asked(tmp_path / "fresh", table, images, **small))
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
+
+
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
+@pytest.mark.parametrize("mode", ["exact", "weighted"])
+def test_a_class_that_lost_its_rows_to_corrected_labels_leaves_every_model(tmp_path, images, mode):
+    """models/mean stayed as it was, around another base point: no command could predict, and the audit failed."""
+    table, store, merged = tmp_path / "labels.csv", tmp_path / "store", {"1": "2"}
+    sections = {"compose": {"mode": mode}}
+    made = asked(store, listed(table, labels_of(images)), images, **sections)
+    taftcache.run(made)
+    listed(table, {i: merged.get(label, label) for i, label in labels_of(images).items()})
+    assert "without a row, though the store keeps the class: 1" in taftcache.append(made, relabel=True).notes
+    models = {name for name in taftcache.run(made).compose.models if name in (MEAN, WEIGHTED, EXACT)}
+    planned = taftcache.forget(store, classes=["1"], dry_run=True)
+    report = taftcache.forget(store, classes=["1"])
+    assert planned.renewed == report.renewed
+    assert models <= {*report.renewed}
+    assert taftcache.audit(store).findings == []
+    taftcache.run(asked(tmp_path / "never", table, images, **sections))
+    assert commits(store) == commits(tmp_path / "never")
 
 
 def test_labels_that_cannot_be_taken_in(tmp_path, images):
