@@ -191,7 +191,7 @@ def test_a_renamed_folder_is_noticed_and_a_table_with_the_old_ids_keeps_its_rows
         show_run(replace(again, extract=replace(again.extract, notes=news)))
         assert f"{does}every stage was done before" in capsys.readouterr().out
     with open_store(store) as there:
-        assert ([*there.every_id], there.classes) == (ids, ["0", "1", "2", "7"])
+        assert (sorted(there.every_id), there.classes) == (ids, ["0", "1", "2", "7"])
         taftcache.forget(there, classes=["1"])
         assert there.classes == ["0", "2", "7"]
     again = recipe(other, data={"source": "folder", "train": str(source)})
