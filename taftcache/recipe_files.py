@@ -62,7 +62,7 @@ def recipe_file(name: str | os.PathLike[str]) -> Path:
             got=str(name),
             do=f"taftcache train, evaluate, predict, forget or inspect {place} (in Python train({str(path)!r}, "
             "overrides=[…])); or give the .toml file that it was made from; "
-            f"to have it again: {extract_again(path)}",
+            f"to have it again: {extract_again(path)}; taftcache append recipe.toml takes further images in",
         )
     if path.is_dir():
         raise RecipeError(

@@ -70,7 +70,8 @@ def show_run(report: RunReport, command: str = "taftcache run") -> None:
     OUT.print(table)
     print_notes([*e.notes, *t.notes, *c.notes, *(report.evaluate.notes if report.evaluate is not None else [])])
     if report.idle:
-        OUT.print(f"Nothing to do: every stage was done before ({report.seconds:.1f} s to make sure).")
+        what = "Nothing was done (see the notes)" if e.notes else "Nothing to do"
+        OUT.print(f"{what}: every stage was done before ({report.seconds:.1f} s to make sure).")
     say(f"store  {report.store}   root {report.root_digest[:16]}")
     place = typed(report.store)
     say(
@@ -213,7 +214,8 @@ def show_append(report: AppendReport) -> None:
             if report.dropped
             else "models are of the rows and labels from before"
         )
-        say(f"next   taftcache train {place}   ({left})")
+        then = f", then taftcache evaluate {place}" if report.dropped else ""  # no accuracy to compare with
+        say(f"next   taftcache train {place}{then}   ({left})")
 
 
 def show_train(report: TrainReport) -> None:

@@ -80,7 +80,7 @@ APPEND = {
     "seconds",
     "dry_run",
 }
-APPEND |= {"unread", "closed", "new_classes", "dropped", "relabelled", "notes", "skipped_ids"}
+APPEND |= {"unread", "closed", "new_classes", "dropped", "relabelled", "notes", "skipped_ids", "not_in_source"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "again", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}

@@ -313,6 +313,17 @@ def test_what_a_finding_says_to_try_mends_it(after, pair):
     assert taftcache.audit(after).findings == []
 
 
+@pytest.mark.parametrize("name", ["components/000", "models/mean", "models/exact"])
+def test_a_model_around_another_base_point_is_mended_by_training(pair, after, name):
+    """The advice was a line of Python, which drops what train drops by itself."""
+    with open_store(after) as store:
+        keep_object(name)(store, pair[0], pair[2])
+    findings = taftcache.audit(after).findings
+    assert {f.do for f in findings if f.kind == "base point"} == {f"taftcache train {after}"}
+    taftcache.train(after)
+    assert taftcache.audit(after).findings == []
+
+
 def test_what_a_kill_leaves_is_told_from_what_should_be_gone(pair, after, capsys):
     """A nightly audit could not tell a killed job from a failure to erase."""
     with open_store(after) as store:

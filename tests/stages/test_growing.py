@@ -186,6 +186,8 @@ def test_what_cannot_be_appended(early, finished, tmp_path):
     taftcache.export(path, tmp_path / "e.h5")
     with pytest.raises(DataError, match="the export of a store"):
         append_file(tmp_path / "e.h5", path)
+    with pytest.raises(DataError, match="is a recipe, not a file of vectors"):
+        append_file(tmp_path / "photos.toml", path)
     assert tree(path) == tree(early)
     taftcache.convert(path, tmp_path / "wide", dtype="float32")
     with pytest.raises(StoreError, match="were converted"):

@@ -11,6 +11,7 @@ import taftcache
 from taftcache.names import PRIVATE
 from taftcache.privacy.budget import EVENT
 from taftcache.stages.completeness import subtracted
+from taftcache.stages.train.private.records import KEYS
 from taftcache.terminal.forgetting import forgotten_lines
 from tests.stages.making import open_store, settings
 
@@ -60,6 +61,27 @@ def test_a_class_takes_private_components_along(private):
         assert len(spent) == 2
         assert all("budget stays spent" in note for note in spent)
     assert taftcache.audit(private).findings == []
+
+
+def test_a_class_without_rows_takes_private_and_imported_components_along(store, tmp_path):
+    """They stayed, around another base point, with what their keys stand for."""
+    path = store
+    with open_store(path) as store:
+        with store.transaction() as change:
+            for shard in store.every_shard:
+                rows = zip(shard.sample_ids, shard.labels, strict=True)
+                change.correct(shard.name, {i: 1 for i, label in rows if label == 0})
+        taftcache.train_private(store, settings(store))
+        taftcache.export_component(store, "000", tmp_path / "000.safetensors")
+        taftcache.import_component(store, tmp_path / "000.safetensors", "elsewhere")
+        taftcache.compose(store)
+        planned = taftcache.forget(store, classes=[store.classes[0]], dry_run=True)
+        report = taftcache.forget(store, classes=[store.classes[0]])
+        there = {"components/000", "components/001", "components/elsewhere", "models/mean"}
+        assert {*planned.destroyed} == {*report.destroyed} == there
+        assert report.forgotten == []
+        assert KEYS not in store.objects()
+    assert taftcache.audit(path).findings == []
 
 
 def test_plain_components_beside_private_ones_are_solved_again(store):

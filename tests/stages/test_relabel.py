@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, StoreError
-from taftcache.terminal.pipeline import show_append
+from taftcache.names import EXACT, MEAN, WEIGHTED
+from taftcache.stages.progress import Silent
+from taftcache.terminal.pipeline import show_append, show_run
 from tests.backbone.test_table import write
-from tests.stages.making import open_store, recipe, settings, tree, write_images
+from tests.stages.making import commits, open_store, recipe, settings, tree, write_images
 from tests.stages.test_append import Interrupting
 
 
@@ -83,6 +86,16 @@ def test_corrected_labels_are_named_and_taken_in(tmp_path, images, more, capsys)
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
 
+class Saying(Silent):
+    """Progress that keeps what it is told to say."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
 class InterruptingOnceStaged(Interrupting):
     """Progress that presses Ctrl-C when rows are in a journal: new ones, or those that the store holds."""
 
@@ -115,6 +128,79 @@ def test_rows_on_their_way_do_not_bring_the_old_labels_back(tmp_path, images, mo
     taftcache.append(made, relabel=True)
     taftcache.extract(asked(tmp_path / "fresh", table, images, **small))
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
+
+
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
+@pytest.mark.parametrize("mode", ["exact", "weighted"])
+def test_a_class_that_lost_its_rows_to_corrected_labels_leaves_every_model(tmp_path, images, mode):
+    """models/mean stayed as it was, around another base point: no command could predict, and the audit failed."""
+    table, store, merged = tmp_path / "labels.csv", tmp_path / "store", {"1": "2"}
+    sections = {"compose": {"mode": mode}}
+    made = asked(store, listed(table, labels_of(images)), images, **sections)
+    taftcache.run(made)
+    listed(table, {i: merged.get(label, label) for i, label in labels_of(images).items()})
+    (bare,) = [n for n in taftcache.append(made, relabel=True).notes if n.startswith("without a row")]
+    assert bare.startswith("without a row, though the store keeps the class: 1; forget --class")
+    models = {name for name in taftcache.run(made).compose.models if name in (MEAN, WEIGHTED, EXACT)}
+    planned = taftcache.forget(store, classes=["1"], dry_run=True)
+    report = taftcache.forget(store, classes=["1"])
+    assert planned.renewed == report.renewed
+    assert models <= {*report.renewed}
+    assert taftcache.audit(store).findings == []
+    taftcache.run(asked(tmp_path / "never", table, images, **sections))
+    assert commits(store) == commits(tmp_path / "never")
+
+
+def test_a_renamed_folder_is_noticed_and_a_table_with_the_old_ids_keeps_its_rows(tmp_path, images, capsys):
+    """Each image of it was a second row, and nothing said so; the store's own rows were away without a word."""
+    source, store = shutil.copytree(images, tmp_path / "images"), tmp_path / "store"
+    made = recipe(store, data={"source": "folder", "train": str(source)})
+    taftcache.run(made)
+    ids = sorted(file.relative_to(source).as_posix() for file in source.glob("*/*.png"))
+    other = shutil.copytree(store, tmp_path / "other")
+    (source / "1").rename(source / "7")
+    away = [i for i in ids if i.startswith("1/")]
+    gone = f"in the store, but not in the source that the recipe names: {len(away)} rows (first: {away[0]})"
+    renamed = f"the source has no image any more of 1 ({len(away)}), and new ones of 7 ({len(away)})"
+    begins = [gone, renamed]
+    planned = taftcache.append(made, new_classes="take", dry_run=True)
+    assert planned.not_in_source == away
+    for notes in (planned.notes, taftcache.extract(made).notes):
+        assert [any(note.startswith(begin) for note in notes) for begin in begins] == [True, True]
+    said = Saying()
+    with pytest.raises(DataError, match="1 class that"):
+        taftcache.append(made, progress=said)
+    assert [text.startswith(renamed) for text in said.said] == [True]
+    where = [i if i not in away else "7" + i[1:] for i in ids]
+    table = write(tmp_path / "ids.csv", {"path": where, "label": [i.partition("/")[0] for i in where], "id": ids})
+    columns = {"image_key": "path", "label_key": "label", "id_key": "id", "root": str(source)}
+    kept = recipe(store, data={"source": "table", "train": str(table), **columns})
+    with pytest.raises(DataError) as refused:
+        taftcache.append(kept, relabel=True)
+    assert "taftcache append --relabel --new-classes take" in refused.value.do
+    report = taftcache.append(kept, relabel=True, new_classes="take")
+    assert (sum(report.relabelled.values()), report.added, report.images) == (len(away), {}, 0)
+    assert report.not_in_source == [], "another place may have new images alone"
+    show_append(report)
+    assert f"then taftcache evaluate {store}" in capsys.readouterr().out
+    taftcache.run(made)
+    with pytest.raises(IdentityError, match="other settings"):
+        taftcache.run(kept)
+    again = taftcache.run(made)
+    for news, does in ((again.extract.notes, "Nothing was done (see the notes): "), ([], "Nothing to do: ")):
+        show_run(replace(again, extract=replace(again.extract, notes=news)))
+        assert f"{does}every stage was done before" in capsys.readouterr().out
+    with open_store(store) as there:
+        assert (sorted(there.every_id), there.classes) == (ids, ["0", "1", "2", "7"])
+        taftcache.forget(there, classes=["1"])
+        assert there.classes == ["0", "2", "7"]
+    again = recipe(other, data={"source": "folder", "train": str(source)})
+    assert sum(taftcache.append(again, new_classes="take").added.values()) == len(away)
+    report = taftcache.forget(other, classes=["1"])
+    assert (sorted(report.forgotten), len(report.copies)) == (away, len(away))
+    for path in (store, other):
+        taftcache.train(path)
+        assert taftcache.audit(path).findings == []
 
 
 def test_labels_that_cannot_be_taken_in(tmp_path, images):
@@ -178,7 +264,7 @@ def test_what_corrected_labels_leave_behind_is_said(tmp_path, images):
     report = taftcache.append(made, relabel=True)
     assert report.notes == [
         "of the labels from before, until train --private: components/000, components/001",
-        "without a row, though the store keeps the class: 2",
+        "without a row, though the store keeps the class: 2; forget --class takes it off the list, and closes its name",
     ]
     assert taftcache.verify(tmp_path / "store").faults == []
     assert taftcache.evaluate(tmp_path / "store").rows

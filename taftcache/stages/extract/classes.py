@@ -96,14 +96,15 @@ def class_indexes(store: FeatureStore, theirs: Sequence[str]) -> list[int]:
     return [index.get(name, -1) for name in theirs]
 
 
-def check_classes(store: FeatureStore, classes: Iterable[str]) -> None:
-    """DataError if any of ``classes`` (one name for each sample) is not the store's and was not forgotten."""
+def check_classes(store: FeatureStore, classes: Iterable[str], *, relabel: bool = False) -> None:
+    """DataError if any of ``classes`` (one name for each sample) is not the store's and was not forgotten; ``relabel``
+    as for ``append``."""
     counts = Counter(classes)
     strange = {n: counts[n] for n in counts.keys() - {*store.classes} if not store.is_forgotten(CLASS + n)}
     if strange:
         take = (
-            "taftcache append --new-classes take, which drops all models, or --new-classes skip; in Python "
-            'new_classes="take" or "skip"'
+            f"taftcache append{' --relabel' if relabel else ''} --new-classes take, which drops all models, or "
+            '--new-classes skip; in Python new_classes="take" or "skip"'
         )
         made = making_of(store)
         finish = f"leave them out until taftcache {made} is through, then: taftcache append --new-classes take"

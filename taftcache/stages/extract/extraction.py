@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from taftcache.names import counted, is_model, them
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
+from taftcache.stages.extract.away import renamed_notes, rows_away
 from taftcache.stages.extract.classes import classes_of, doubtful_classes_notes, other_classes, other_classes_note
 from taftcache.stages.extract.estimation import bytes_of, check_room
 from taftcache.stages.extract.filling import fill_missing
@@ -265,12 +267,10 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
     out = staying_out(store.is_forgotten, source, test, known=store.classes)
     notes = misnamed_notes(source, test)
     new, strange = (sorted(some - known) for some in (there.keys() - out.all, out.strange.keys()))
-    files = {i.rpartition("/")[0] for i in there} if numbered else set[str]()
     held = other_forms([*new, *strange], known)
-    gone = sorted(rows.difference(there, held.values()))
-    lost, away = ([i for i in gone if (i.rpartition("/")[0] in files) is by_number] for by_number in (True, False))
+    away = rows_away(store, there.keys() | {*held.values()}, numbered=numbered)
     others, moved = other_classes(store, there), None
-    if others or (numbered and (new or strange or lost)):
+    if others or (numbered and (new or strange or away.by_number)):
         with suppress(TaftcacheError):  # then nothing is said of it here, but append refuses rows that have moved
             moved = moved_rows(store, recipe, (source, test), others, progress)
     if moved is not None:
@@ -297,16 +297,7 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
         takes = f"taftcache append RECIPE{' --new-classes skip' if strange else ''} takes {them(len(new))} in"
         notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); {takes}")
     notes += other_classes_note(others) if moved is None else []
-    if lost:
-        notes.append(
-            f"not in the source now: {counted(len(lost), 'row')} of the store; ids are numbers of rows there, so which "
-            "images are gone cannot be said"
-        )
-    if away:
-        notes.append(
-            f"in the store, but not in the source that the recipe names: {counted(len(away), 'row')} (first: "
-            f"{away[0]}), appended from elsewhere or gone since; such rows stay until they are forgotten by id"
-        )
+    notes += [*away.notes, *renamed_notes(store, away, {*there.values()}, Counter(out.strange.values()))]
     notes += in_source_note(recipe, out.ids, numbered=numbered)
     if unread := sorted(skipped & there.keys()):
         images = f"{counted(len(unread), 'image')} that could not be read (first: {unread[0]})"

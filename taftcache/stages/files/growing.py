@@ -76,6 +76,11 @@ def append_file(
     Raises:
         DataError, StoreError: as for ``append_vectors``.
     """
+    if Path(file).suffix == ".toml":
+        raise DataError(
+            f"{file} is a recipe, not a file of vectors",
+            do="taftcache append RECIPE adds images to the store that the recipe names, unless its rows were imported",
+        )
     with ExitStack() as stack:
         given = open_features(stack, local_path(file), columns or Columns(), Path(store))
         if isinstance(given, FeatureFile):

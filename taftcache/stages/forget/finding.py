@@ -25,7 +25,7 @@ _DROP = _OUT + "taftcache train {store}{options}"
 _DROP_SUM = _OUT + "taftcache compose {store}"
 _COPY = "put back a copy of the store that passes; nothing here can make it again"
 ADVICE: dict[FindingKind, str] = {
-    "base point": _DROP,
+    "base point": "taftcache train {store}{options}",  # which drops every model around another one
     "by-product": "delete it, and export again from the store as it is now what is still needed of it",
     "certificate": _DROP,
     "class": "taftcache forget {store} --class NAME, again; or " + _COPY,

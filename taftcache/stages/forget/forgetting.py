@@ -418,9 +418,10 @@ def _in_source(store: FeatureStore, forgotten: list[str]) -> tuple[list[str], li
 
 
 def _forget_keys(change: Transaction, store: FeatureStore, plan: ForgetPlan) -> None:
-    """Drop the keys of private components whose shards lose rows: they tell which rows those were made from."""
+    """Drop the keys of private components whose shards lose rows, or that go: they tell which rows those were made
+    from."""
     leaving = plan.request.leaving
-    if KEYS in store.objects() and leaving:
+    if KEYS in store.objects() and (leaving or plan.request.classes):
         put_keys(change, store, {}, [n for n in plan.private if n in plan.destroyed or shard_of(n) in leaving])
 
 

@@ -140,11 +140,11 @@ def _due(
 
     ``held``: compositions that imported components leave; they are made again whether or not rows leave too.
     """
-    trained, rows = changes_training(request), bool(request.leaving)
+    trained, sums = changes_training(request), _changes_sums(request)
     wanted = {
         HEAD: trained,
-        MEAN: bool(members) and (rows or MEAN in held),
-        WEIGHTED: bool(summed) and (rows or WEIGHTED in held),
+        MEAN: bool(members) and (sums or MEAN in held),
+        WEIGHTED: bool(summed) and (sums or WEIGHTED in held),
         EXACT: bool(members) and ((trained and mode != "subtract") or EXACT in held),
     }
     return [name for name, is_wanted in wanted.items() if is_wanted]
@@ -152,10 +152,10 @@ def _due(
 
 def _destroyed(objects: Iterable[str], request: Request, kept: Collection[str], held: set[str]) -> list[str]:
     """Objects that hold something of what leaves; those ``kept`` are renewed, or are members that stay."""
-    if not (request.leaving or request.components):
+    if not (_changes_sums(request) or request.components):
         return []
     untouched = set[str]() if changes_training(request) else {HEAD, EXACT}
-    if not request.leaving:
+    if not _changes_sums(request):
         untouched |= {MEAN, WEIGHTED}
     untouched = (untouched - held) | {KEYS}  # forgetting clears KEYS by itself
     return [name for name in objects if name not in {*kept, *untouched} and not name.startswith(BASE)]
@@ -164,6 +164,11 @@ def _destroyed(objects: Iterable[str], request: Request, kept: Collection[str], 
 def changes_training(request: Request) -> bool:
     """Whether training rows leave, or a class and with it a column of the head."""
     return bool(request.trained or request.classes)
+
+
+def _changes_sums(request: Request) -> bool:
+    """Whether rows leave, held-out ones among them, on which sums are checked, or a class, which may have no row."""
+    return bool(request.leaving or request.classes)
 
 
 def _without_classes(recipe: Recipe, classes: Sequence[str], gone: Sequence[str]) -> Recipe:

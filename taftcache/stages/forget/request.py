@@ -149,15 +149,17 @@ def resolve_request(
         try:
             store.locate(unknown[-1])  # says which ids are near; the first may be the heading of a table
         except UnknownSample as last:
-            if len(unknown) == 1:
+            if len(wanted) == 1:
                 raise
             near = last.do
+        several = len(unknown) > 1
+        which = f"any of {counted(len(unknown), 'id')} that are named" if several else f"the id {unknown[0]!r}"
         raise UnknownSample(
-            f"no row has any of {counted(len(unknown), 'id')} that are named; nothing is changed",
+            f"no row has {which}; nothing is changed",
             got=", ".join(map(repr, unknown)),
             ids=unknown,
             do=f"taftcache receipts {typed(store.path)} --file FILE says what is known about each; a file has one "
-            f"id or path a line, and nothing else; for the last of these, {near}",
+            f"id or path a line, and nothing else; {'for the last of these, ' if several else ''}{near}",
         )
     _check_forms({*wanted}, lambda: {*store.every_id, *skipped, *elsewhere}, "id")
     bare = _leaving(store, {*here}, asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import ExitStack, closing, nullcontext, suppress
 from functools import cached_property, partial
 
@@ -12,6 +13,7 @@ from taftcache.consent import check_weights_there
 from taftcache.errors import StoreError, TaftcacheError, UnreadableImage
 from taftcache.names import typed
 from taftcache.recipe import Recipe, checked_recipe
+from taftcache.stages.extract.away import Away, renamed_notes, rows_away
 from taftcache.stages.extract.classes import NewClasses, classes_of, growth_of, other_classes, other_classes_note
 from taftcache.stages.extract.extraction import ImageRows
 from taftcache.stages.extract.forgotten import in_source_note, numbered_note, open_images, staying_out
@@ -84,8 +86,8 @@ def append(
         source, test, notes = open_images(recipe.data, store.path, new_classes)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
         notes += numbered_note(recipe.data, source, test) if moved_there else []
-        images = _Images(source, test)
-        others = other_classes(store, classes_of(source, test))
+        images, classes = _Images(source, test), classes_of(source, test)
+        others = other_classes(store, classes)
         check_kind(store, recipe, source, test)
         numbered = any_numbered(source, test)
         moved = None
@@ -107,6 +109,13 @@ def append(
             return ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines, verb="append")
 
         notes += in_source_note(recipe, out.ids, numbered=numbered)
+        # Another place may have new images alone.
+        away = Away([], []) if moved_there else rows_away(store, classes.keys(), numbered=numbered)
+        strange = growth.added or Counter(out.strange.values())
+        renamed = renamed_notes(store, away, {*classes.values()}, strange)
+        for note in renamed:  # now, too: before it is refused, or rows are made
+            progress.say(note)
+        notes += [*away.notes, *renamed]
         if not relabel:
             notes += other_classes_note(others) if moved is None else [f"{moved.fault} ({moved.got}); {moved.do}"]
         # ids of samples that were skipped, and decode now
@@ -114,7 +123,7 @@ def append(
         plan = plan_append(store, recipe, given, out, growth, mended=mended, relabelled=others if relabel else {})
         counts = None if dry_run else carry_out(store, recipe, plan, origin, progress)
         notes += follow_weights(store, recipe) if counts else []
-        return append_report(store, plan, counts, begin, notes)
+        return append_report(store, plan, counts, begin, notes, away.ids)
 
 
 class _Images:

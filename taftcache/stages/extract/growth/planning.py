@@ -86,7 +86,7 @@ def plan_append(
     strange = [out.strange[i] for i in (*kinds["strange"], *(i for i in corrected if i in out.strange))]
     check_forms(dict.fromkeys([*strange, *growth.added]), store.classes, "classes")
     if growth.new_classes == "refuse":
-        check_classes(store, strange)
+        check_classes(store, strange, relabel=bool(corrected))
     lost = {n: ref.meta for n, ref in store.objects().items() if growth.added and not n.startswith(BASE)}
     weights, new = recorded_recipe(store).compose.weights, {*kinds["new"]}
     named = () if isinstance(weights, str) else weights
@@ -165,7 +165,10 @@ def class_notes(plan: AppendPlan) -> list[str]:
     models = {name: meta for name, meta in plan.lost.items() if is_model(name)}
     private = [name for name, meta in models.items() if PRIVATE in meta]
     foreign = [name for name, meta in models.items() if meta.get("imported")]
-    gone = f"models that have no column for them, and go: {first_few(list(models))}"
+    gone = (
+        f"models that have no column for them, and go: {first_few(list(models))}; until taftcache train, the store "
+        "predicts nothing: an export-model or a copy made before does"
+    )
     return [
         f"{counted(len(more), 'class')} more: {with_counts(more)}",
         *([gone] if models else []),

@@ -25,7 +25,8 @@ class AppendReport:
     that became rows. skipped: how many new samples did not decode. skipped_ids: their ids. closed: new samples of
     forgotten classes, left out, by class. new_classes: samples of classes that the store did not have, by class.
     dropped: models removed because they have no column for the new classes. dry_run: whether all of this is only
-    planned. Then it is as if every new sample could be read.
+    planned. Then it is as if every new sample could be read. not_in_source: ids of rows whose images the store's own
+    source does not have now; empty if the recipe names another, which may have new images alone.
     """
 
     store: Path
@@ -44,6 +45,7 @@ class AppendReport:
     closed: dict[str, int] = field(default_factory=dict)
     new_classes: dict[str, int] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
+    not_in_source: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -53,6 +55,7 @@ def append_report(
     counts: Sequence[RowCounts] | None,
     begin: float,
     notes: Sequence[str] = (),
+    not_in_source: Sequence[str] = (),
 ) -> AppendReport:
     """What was done since ``begin``, a value of ``time.perf_counter``; ``counts`` is None after a dry run."""
     if counts is None:
@@ -80,6 +83,7 @@ def append_report(
         closed=dict(sorted(Counter(plan.closed).items())),
         new_classes=plan.growth.added or dict(sorted(Counter(plan.strange).items())),
         dropped=list(filter(is_model, plan.lost)),
+        not_in_source=list(not_in_source),
         notes=[
             *notes,
             *class_notes(plan),
@@ -120,5 +124,8 @@ def _label_notes(store: FeatureStore, plan: AppendPlan) -> list[str]:
         corrected = plan.labels.get(shard.name, {})
         has |= {corrected.get(i, names[k]) for i, k in zip(shard.sample_ids, shard.labels, strict=True)}
     if bare := [name for name in names if name not in has]:
-        notes.append(f"without a row, though the store keeps the class: {first_few(bare)}")
+        notes.append(
+            f"without a row, though the store keeps the class: {first_few(bare)}; forget --class takes it off the "
+            "list, and closes its name"
+        )
     return notes
