@@ -3,10 +3,8 @@
 python tools/make_alternatives.py [REPORT.json …]
 
 The reports are those that the benchmark printed with ``--json``, docs/results/alternatives-*.json by default; what one
-lacks of a data set comes from a later one, and is marked as measured apart. What reports from before its present form
-lack comes from others that are kept: the mean's accuracy from defaults.json, and fine-tuning from a block that is drawn
-anew from the paper's Table 1. The whole goes to docs/benchmarks.md and the short form to README.md, between their
-marks.
+lacks of a data set comes from a later one, and is marked as measured apart. The whole goes to docs/benchmarks.md and
+the short form to README.md, between their marks.
 """
 
 from __future__ import annotations
@@ -18,10 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import marked
-import msgspec
-
-from taftcache.paper.claim import compared
-from taftcache.paper.line import ReportLine
 
 METHODS = {
     "probe": "linear probe (scikit-learn)",
@@ -36,7 +30,6 @@ METHODS = {
 WHOLE = ("taftcache", "every block")  # every model of a store, not one component
 READS = {"probe": "linear probe (scikit-learn) of the last feature"}
 BRIEF = ("probe", "lora", "all", "taftcache", "every block")  # of the short form
-ANEW = "fine-tuning of the last block, drawn anew¹"
 TITLES = {"digits": "digits", "caltech101": "Caltech-101", "cifar10": "CIFAR-10"}
 
 
@@ -57,10 +50,6 @@ def full(data: dict[str, Any]) -> str:
             cells = [title_of(method, found), accuracy(of), against(of)]
             cells += [clock(parts[part]) if part in parts else "" for part in ("prepare", "choose", "train")]
             text.append(f"| {' | '.join([*cells, *again(method, of)])} |")
-            if method == "last block" and "anew" in found:
-                took = marked.seconds(found["anew"]["seconds"])
-                cells = [ANEW, deviating(found["anew"]), found["anew"]["against"], "", "", *[took] * 3]
-                text.append(f"| {' | '.join(cells)} |")
         text += ["", *(f"- {line}" for line in remarks(found)), ""]
     return "\n".join([*text[:-1], *footnote(data)])
 
@@ -68,7 +57,12 @@ def full(data: dict[str, Any]) -> str:
 def short(data: dict[str, Any]) -> str:
     """One table of a few methods: every data set's accuracy, and what it costs on the first of them."""
     first = next(iter(data))
-    late = [METHODS[method] for method in BRIEF if method in data[first].get("apart", {})]
+    late = [
+        f"{METHODS[method]} on {TITLES[name]}"
+        for name, found in data.items()
+        for method in BRIEF
+        if method in found.get("apart", {})
+    ]
     head = ["", *(f"{TITLES[name]}, %" for name in data), "train", "forget one sample"]
     text = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for method in BRIEF:
@@ -96,20 +90,12 @@ def short(data: dict[str, Any]) -> str:
 def footnote(data: dict[str, Any]) -> list[str]:
     """What the lines of other runs are."""
     lines = []
-    if any("anew" in found for found in data.values()):
-        lines += [
-            "",
-            "¹ Measured apart, with the paper's schedule: NLFT-1 of Table 1, which trains on the class row alone, at"
-            " one of only two rates. Mean and deviation of three seeds, and processor seconds of one training, without"
-            " the choice of its settings. The points are those of that table's TAFT-1, exact, on the same rows and"
-            " seeds." + "".join(settled(name, found) for name, found in data.items()),
-        ]
     if days := {day for found in data.values() for day in found.get("apart", {}).values()}:
         machines = sorted(
             {found["methods"][m].get("machine", "") for found in data.values() for m in found.get("apart", ())}
         )
         where = f"; {' and '.join(machines)}" if all(machines) else ""
-        lines += ["", f"² Measured apart from the other lines, on the same images ({', '.join(sorted(days))}{where})."]
+        lines += ["", f"¹ Measured apart from the other lines, on the same images ({', '.join(sorted(days))}{where})."]
     if any(found.get("again") for found in data.values()):
         lines += ["", "All times are of one run each. What ran more than once took, in all and to remove a sample:", ""]
         lines += [
@@ -139,26 +125,15 @@ def clocks(of: dict[str, Any]) -> list[float]:
     return [whole, *(of[part]["clock"] for part in ("sample", "sample_retrain") if part in of)]
 
 
-def settled(name: str, found: dict[str, Any]) -> str:
-    """Whether a line of Table 1 has a class token of its own, which no other here has."""
-    fresh = found.get("anew", {}).get("setting", {}).get("CLS") == "T"
-    return f" On {TITLES[name]} it also chose a class token drawn anew." if fresh else ""
-
-
 def title_of(method: str, found: dict[str, Any]) -> str:
     """As the tables have it."""
-    kept = method == "last block" and "fresh" not in found["methods"][method]["chosen"]
-    return METHODS[method] + (", as pre-trained" if kept else "") + ("²" if method in found.get("apart", {}) else "")
-
-
-def deviating(line: dict[str, Any]) -> str:
-    """An accuracy over seeds."""
-    return f"{line['accuracy']:.1f} ± {line['std']:.1f}"
+    return METHODS[method] + ("¹" if method in found.get("apart", {}) else "")
 
 
 def cores(found: dict[str, Any]) -> str:
-    """On how many threads it ran, and of which processor where all lines have the same."""
-    machines = {of.get("machine") for of in found["methods"].values()}
+    """On how many threads it ran, and of which processor where all lines of the run have the same."""
+    late = found.get("apart", ())
+    machines = {of.get("machine") for method, of in found["methods"].items() if method not in late}
     return " of ".join([threads(found), *(each for each in machines if each and len(machines) == 1)])
 
 
@@ -247,50 +222,13 @@ def read(files: Sequence[str | Path]) -> dict[str, Any]:
             if first["methods"]["taftcache"]["accuracy"] != found["methods"]["taftcache"]["accuracy"]:
                 raise SystemExit(f"{file}: its model of {name} is not that of the reports before")
             for method, of in found["methods"].items():
-                if method in first["methods"]:
+                # a report from before this form has fine-tuning of the last block by another way
+                if method in first["methods"] and of["chosen"].keys() == first["methods"][method]["chosen"].keys():
                     first["again"].setdefault(method, []).append(of)
             late = {method: of for method, of in found["methods"].items() if method not in first["methods"]}
             first["apart"] |= {method: of.get("date", "no date kept") for method, of in late.items()}
             first["methods"] |= late
-    for name, found in data.items():
-        methods = found["methods"]
-        if "mean" not in methods and (mean := default_mean(name, methods.get("taftcache"))):
-            methods["mean"] = mean
-        if "fresh" not in methods.get("last block", {}).get("chosen", {"fresh": True}) and (line := anew(name, found)):
-            found["anew"] = line
     return data
-
-
-def default_mean(name: str, ours: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The mean of the components of a run by the same recipe, whose exact model is this one's."""
-    kept = marked.kept("defaults.json")["recipes"].get(name)
-    if kept is None or ours is None or kept["accuracy"]["models/exact"][0] != ours["accuracy"][0]:
-        return None
-    alone = {"shard": ours["shard"], "sample": ours["shard"]}
-    return {"accuracy": kept["accuracy"]["models/mean"], "chosen": {}, "threads": ours["threads"], **alone}
-
-
-def anew(name: str, found: dict[str, Any]) -> dict[str, Any] | None:
-    """NLFT-1 of Table 1 on the same rows through the same network."""
-    file = marked.ROOT / "docs" / "results" / name / "table1.json"
-    if not file.is_file():
-        return None
-    kept = json.loads(file.read_text(encoding="utf-8"))
-    about = ("backbone", "rows", "held_out", "classes")
-    if any(kept[key] != found[key] for key in about):
-        return None
-    lines = {(line["method"], line["preset"]): line for line in kept["reports"][0]["lines"]}
-    line = lines["NLFT-1", "paper"]
-    return {**line, "against": beside(lines.get(("TAFT-1", "exact")), line)}
-
-
-def beside(ours: dict[str, Any] | None, theirs: dict[str, Any]) -> str:
-    """By how much one line of Table 1 is ahead of another; nothing where it was not kept which rows they get right."""
-    both = ours and compared(*(msgspec.convert(line, ReportLine) for line in (ours, theirs)))
-    if not both:
-        return ""
-    verdict = {"holds": "ahead", "contradicted": "behind"}.get(both.verdict, both.verdict)
-    return f"{marked.signed([each / 100 for each in (both.ahead, *both.interval)])}: {verdict}"
 
 
 if __name__ == "__main__":

@@ -160,34 +160,35 @@ def test_a_table_says_who_is_ahead_and_leaves_out_what_was_not_measured(scripts)
     assert "| 92.0 (90.0 to 94.0) | −2.0 (−3.0 to −1.0): behind | 12 s |  | 12 s |" in row
 
 
-def test_what_a_report_lacks_comes_from_others_that_are_kept(scripts, tmp_path, monkeypatch):
+def test_what_a_report_lacks_comes_from_a_later_one_and_what_both_have_ran_again(scripts, tmp_path):
     tool, spent = scripts[2], {"clock": 2.0, "processor": 2.0}
-    made = {"accuracy": [0.9, 0.88, 0.92], "threads": 1, "shard": spent, "sample": spent, "sample_retrain": spent}
+    parts = {"seconds": {"train": spent}, "shard": spent, "sample": spent, "sample_retrain": spent}
+    made = {"accuracy": [0.9, 0.88, 0.92], "threads": 1, "chosen": {"model": "models/exact"}, **parts}
+    tuned = made | {"epochs": 1, "augmented": False, "bfloat16": False}
+    chosen = {"rate": 1.0, "scores": [[1.0, 0.9]], "at_end": False}
     about = {"rows": 9, "held_out": 5, "classes": 2, "backbone": "deit"}
-    last = {**made, "chosen": {"rate": 1.0, "scores": [[1.0, 0.9]], "at_end": True}, "epochs": 1}
-    last |= {"augmented": False, "bfloat16": False}
-    methods = {"last block": last, "taftcache": {**made, "chosen": {}}}
-    (tmp_path / "report.json").write_text(json.dumps({"data": {"digits": {**about, "methods": methods}}}))
-    kept = tmp_path / "docs" / "results"
-    (kept / "digits").mkdir(parents=True)
-    mean = {"models/exact": [0.9, 0.88, 0.92], "models/mean": [0.8, 0.78, 0.82]}
-    (kept / "defaults.json").write_text(json.dumps({"recipes": {"digits": {"accuracy": mean}}}))
-    line = {"method": "NLFT-1", "preset": "paper", "accuracy": 91.25, "std": 0.5, "seconds": 30.0}
-    (kept / "digits/table1.json").write_text(json.dumps({**about, "reports": [{"lines": [line]}]}))
-    monkeypatch.setattr(tool.marked, "ROOT", tmp_path)
-    text = tool.full(tool.read([tmp_path / "report.json"]))
-    assert f"\n| {tool.ANEW} | 91.2 ± 0.5 |  |  |  | 30 s | 30 s | 30 s |\n" in text
-    line = "taftcache, last block, mean of ten shards"
-    assert f"\n| {line} | 80.0 (78.0 to 82.0) |  |  |  |  | 2 s | 2 s |\n" in text
-    assert "\n¹ " in text
-    last["chosen"]["fresh"] = True  # the report has both blocks itself
-    mean["models/exact"] = [0.7, 0.6, 0.8]  # of another model
-    (tmp_path / "report.json").write_text(json.dumps({"data": {"digits": {**about, "methods": methods}}}))
-    (kept / "defaults.json").write_text(json.dumps({"recipes": {"digits": {"accuracy": mean}}}))
-    text = tool.full(tool.read([tmp_path / "report.json"]))
-    assert "¹" not in text
-    assert "mean of ten" not in text
-    assert "the block drawn anew" in text
+    reports = (
+        {
+            "last block": tuned | {"chosen": chosen | {"fresh": True}, "machine": "m"},
+            "taftcache": made | {"machine": "m"},
+        },
+        {
+            "last block": tuned | {"chosen": chosen},
+            "all": tuned | {"chosen": chosen, "date": "2026-11-28"},
+            "taftcache": made,
+        },
+    )
+    files = [tmp_path / f"{k}.json" for k in range(2)]
+    for file, methods in zip(files, reports, strict=True):
+        file.write_text(json.dumps({"data": {"digits": {**about, "methods": methods}}}))
+    data = tool.read(files)
+    text = tool.full(data)
+    assert "5 held out; one thread of m." in text
+    assert "\n| fine-tuning of all of it¹ | 90.0" in text
+    assert "\n¹ Measured apart from the other lines, on the same images (2026-11-28).\n" in text
+    assert "\n| fine-tuning of the last block | 90.0" in text
+    assert text.split("What ran more than once")[1].count("\n- ") == 1  # the other fine-tuning was another way
+    assert "Measured apart: fine-tuning of all of it on digits." in tool.short(data)
 
 
 @pytest.mark.law("Measured pages are what the kept reports make, and reports say when and where they were measured")
