@@ -113,8 +113,6 @@ class FileTexts:
             self.take(field_name, array[field_name])
         if array.dtype.names or not may_hold_ids(name, array.shape, array.dtype):
             return
-        if array.nbytes > MAX_TEXT:
-            raise ValueError(array.nbytes)
         if array.dtype.kind in "OSU":
             self.add(array.ravel().tolist())
         elif IDS.fullmatch(name):
@@ -129,11 +127,18 @@ class FileTexts:
 
 def may_hold_ids(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     """Whether an array, or a field of its records, has texts, or one whole number a row that may be its id: not those
-    of one byte, unless it is called so."""
+    of one byte, unless it is called so.
+
+    Raises:
+        ValueError: they are more than ``MAX_TEXT``; so it is known before they are read.
+    """
     if dtype.names is not None:
-        return any(may_hold_ids(f, (*shape, *dtype[f].shape), dtype[f].base) for f in dtype.names)
+        return any([may_hold_ids(f, (*shape, *dtype[f].shape), dtype[f].base) for f in dtype.names])
     is_whole = dtype.kind in "iu" and (dtype.itemsize > 1 or IDS.fullmatch(name) is not None)
-    return dtype.kind in "OSU" or (is_whole and math.prod(shape) == max(shape, default=0))
+    may = dtype.kind in "OSU" or (is_whole and math.prod(shape) == max(shape, default=0))
+    if may and math.prod(shape) * dtype.itemsize > MAX_TEXT:
+        raise ValueError(name)
+    return may
 
 
 def read_texts(path: Path) -> FileTexts:
@@ -200,8 +205,8 @@ def _unmarked(path: Path) -> str:
     data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
     for at in range(0, len(data), BLOCK):
         seen[np.unique(data[at : at + BLOCK])] = True
-    if seen[0] and seen[CONTROLS].any():
-        return _runs(path, data)
+        if seen[0] and seen[CONTROLS].any():
+            return _runs(path, data)
     if seen[0]:  # a log that was cut while it was written to, or UTF-16 without its mark
         first, second = (int(np.count_nonzero(data[k : len(data) // 2 * 2 : 2])) for k in (0, 1))
         form = "utf-16-le" if first > 9 * second else "utf-16-be" if second > 9 * first else "utf-8"

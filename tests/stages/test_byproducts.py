@@ -15,6 +15,7 @@ import zipfile
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
+from unicodedata import normalize
 
 import h5py
 import numpy as np
@@ -26,6 +27,7 @@ from PIL import Image
 
 import taftcache
 from taftcache.backbone.files import file_digest
+from taftcache.cache import hdf5
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
@@ -391,6 +393,68 @@ def test_a_file_of_any_size_is_searched_for_the_text_in_it(tmp_path, monkeypatch
     for more in (b"\1\0" + b"u" * 101, b"\1\0" + b"u" * 60 + b"\0" + b"u" * 60, b"u" * 101):
         (tmp_path / "file").write_bytes(more)
         assert not read_texts(tmp_path / "file").whole
+
+
+def test_of_a_file_that_is_no_text_no_more_is_looked_at_than_tells_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_texts, "BLOCK", 50)
+    looked_at, unique = list[bytes](), np.unique
+    monkeypatch.setattr(file_texts.np, "unique", lambda block: looked_at.append(block.tobytes()) or unique(block))
+    (tmp_path / "file").write_bytes(b"\0" * 50 + b"\1" * 50 + b"u" * 1000)
+    assert read_texts(tmp_path / "file").about == "u" * 1000
+    assert looked_at == [b"\0" * 50, b"\1" * 50]
+
+
+def test_an_array_of_more_than_may_be_taken_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_texts, "MAX_TEXT", 100)
+    read, whole = list[str](), hdf5.read_whole
+    monkeypatch.setattr(hdf5, "read_whole", lambda *of: read.append(of[1]) or whole(*of))
+    record = [("id", "i8"), ("x", "f4", 50)]
+    for rows, kind in ((13, "i8"), (13, record), (13, [("short", "S4"), ("id", "i8")]), (12, "i8"), (12, record)):
+        with h5py.File(tmp_path / "f.h5", "w") as file:
+            file["ids"] = np.arange(rows) if kind == "i8" else np.zeros(rows, kind)
+        assert read_texts(tmp_path / "f.h5").whole == (rows == 12)
+        assert read == ["ids"] * (rows == 12)
+        read.clear()
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_no_text_too_long_for_an_id_is_looked_up(tmp_path, monkeypatch):
+    """It was kept for the whole audit, with every other text."""
+    gone = "\u0390" * 512  # 1,024 bytes; taken apart, 1,536 characters
+    store = some_vectors(tmp_path / "store", [gone, *(f"u/{k}" for k in range(20))])
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    apart = normalize("NFD", gone)
+    (place / "ids.csv").write_text(f"id,label\n{apart},3\n")
+    (place / "page.html").write_text(f'<img src="{"A" * 5000}">\n<p>{"of some words " * 500}')
+    with zipfile.ZipFile(place / "names.npz", "w") as zipped:
+        zipped.writestr("n" * 5000, b"")
+    taftcache.forget(store, [gone])
+    asked, is_forgotten = Counter[str](), FeatureStore.is_forgotten
+    monkeypatch.setattr(FeatureStore, "is_forgotten", lambda self, i: asked.update([i]) or is_forgotten(self, i))
+    (found,) = taftcache.audit(store, also=[place]).findings
+    assert (found.where, found.problem) == (str(place / "ids.csv"), "it holds forgotten ids: 1")
+    assert max(map(len, asked)) == len(apart) == 1536
+    assert asked["words"] == 1  # which comes again
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_a_folder_that_may_not_be_read_is_noted(tmp_path, monkeypatch):
+    store = some_vectors(tmp_path / "store", [f"u/{k}" for k in range(20)])
+    (tmp_path / "elsewhere" / "closed").mkdir(parents=True)
+    scandir = os.scandir
+
+    def refused(at: str | int) -> object:
+        if str(at).endswith("closed"):
+            raise PermissionError(13, "Permission denied", at)
+        return scandir(at)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert not [n for n in taftcache.audit(store, also=[tmp_path / "elsewhere"]).notes if "closed" in n]
+    taftcache.forget(store, ["u/1"])
+    for also in (tmp_path / "elsewhere", tmp_path / "elsewhere" / "closed"):
+        (note,) = [n for n in taftcache.audit(store, also=[also]).notes if "not searched" in n]
+        assert note.startswith(f"{also}: 1 file ({'closed' if also.name == 'elsewhere' else '.'}) not searched")
 
 
 PLAIN = {

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +33,7 @@ from taftcache.stages.forget.chain import FORGOTTEN
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.receipts import replaced_shards
-from taftcache.stages.forget.traces import own_words, texts_of
+from taftcache.stages.forget.traces import asking, own_words, texts_of
 from taftcache.stages.texts import Number, names_in, texts_in
 from taftcache.stages.train.private.claims import exported_meta
 
@@ -171,7 +171,7 @@ class _Known:
             replaced={each: place for place, entry in requests.items() for each in replaced_shards(entry)},
             key=key,
             is_own_word=own_words(store),
-            is_forgotten=lru_cache(1 << 18)(store.is_forgotten),  # most words of a log come again
+            is_forgotten=asking(store),
         )
 
     def judged(self, text: str) -> _Verdict | None:
@@ -229,9 +229,10 @@ def _numbers(data: bytes) -> str | None:
 
 def _judged_below(known: _Known, folder: Path) -> Iterator[tuple[Path, _Verdict]]:
     """What lies below ``folder``, with the verdict on it. One item is each file, another store with all that its
-    manifests name, what a copy that was cut off left, and a folder that has the name of a forgotten id; the store
-    itself is none."""
-    for at, folders, files in os.walk(folder):
+    manifests name, what a copy that was cut off left, and a folder that has the name of a forgotten id or may not be
+    read; the store itself is none."""
+    closed = list[OSError]()
+    for at, folders, files in os.walk(folder, onerror=closed.append):
         here, names = Path(at), {*folders, *files}
         if here != folder and (named := _of_path(known, here)).kind == "found":
             yield here, named
@@ -254,6 +255,8 @@ def _judged_below(known: _Known, folder: Path) -> Iterator[tuple[Path, _Verdict]
                 yield path, _of_file(known, path)
             elif path.is_dir() and not path.is_symlink():
                 yield from _judged_below(known, path)
+    for error in closed:
+        yield Path(error.filename), UNREAD if known.before else FINE
 
 
 def _is_cut_off(names: set[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from taftcache.cache.collect import clearing
 from taftcache.cache.format.manifest import FILE
-from taftcache.cache.format.plan import shard_names
+from taftcache.cache.format.plan import MAX_ID_BYTES, shard_names
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.bucket import Bucket
 from taftcache.cache.read.shard import Shard
@@ -25,6 +25,10 @@ from taftcache.stages.file_texts import headers, read_texts
 from taftcache.stages.forget.finding import UNFINISHED, Findings
 from taftcache.stages.progress import Progress, noting
 from taftcache.stages.texts import Number, is_said_anyway, texts_in
+
+# Characters of a text that may be an id: one of two bytes is at most three when it is taken apart (NFD).
+LONGEST_ID = MAX_ID_BYTES * 3 // 2
+KEPT, OFTEN = 1 << 18, 128  # answers that are kept, and characters of a text that may come again: most words do
 
 
 def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
@@ -108,7 +112,7 @@ def check_names(store: FeatureStore, to: Findings) -> None:
         with suppress(StoreError):  # verify has said it
             texts += [(thing.path, header) for header in headers(store.read_object(name))]
     is_own_word = own_words(store)
-    is_forgotten = cache(store.is_forgotten)  # most words of a ledger stand in each of its entries
+    is_forgotten = asking(store)
     for where, value in texts:
         found = {i for i in texts_in(value) if not isinstance(i, Number) and is_forgotten(i)}
         if not all(map(is_own_word, found)):
@@ -127,6 +131,13 @@ def texts_of(store: FeatureStore) -> Iterator[tuple[str, Any]]:
             yield f"manifest.json, {name}", store.meta(name)
     with suppress(StoreError):  # `check_ledger` reports it
         yield from ((f"ledger/{entry['seq']:06d}", entry) for entry in store.ledger())
+
+
+def asking(store: FeatureStore) -> Callable[[str], bool]:
+    """`FeatureStore.is_forgotten` for all texts of many files: answers for short ones are kept, and a text too long for
+    an id is not looked up."""
+    kept = lru_cache(KEPT)(store.is_forgotten)
+    return lambda text: kept(text) if len(text) <= OFTEN else len(text) <= LONGEST_ID and store.is_forgotten(text)
 
 
 def own_words(store: FeatureStore) -> Callable[[str], bool]:
