@@ -85,8 +85,8 @@ AREAS = (
         "records",
         "Records and types",
         "What reports hold, and what arguments may be, to annotate a program with.",
-        "Place Picture Overrides Loss Executor Layout Score Calibration Alike Match Against Probe Fault Integrity "
-        "Activations Suspect Outlier Pair InfluentialSample RidgeChoice SolveStats JudgedCertificate "
+        "Place Picture Overrides Loss Executor Layout ShardFigures ClassInShard Score Calibration Alike Match Against "
+        "Probe Fault Integrity Activations Suspect Outlier Pair InfluentialSample RidgeChoice SolveStats JudgedCertificate "
         "RenewedCertificate CheckedCertificate HeldOutChange Receipt Proof Answer Finding Pin Budget CompareSpec "
         "ExtractSpec ForgetSpec",
     ),
