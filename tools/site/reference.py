@@ -86,9 +86,9 @@ AREAS = (
         "Records and types",
         "What reports hold, and what arguments may be, to annotate a program with.",
         "Place Picture Overrides Loss Executor Layout ShardFigures ClassInShard Score Calibration Alike Match Against "
-        "Probe Fault Integrity Activations Suspect Outlier Pair InfluentialSample RidgeChoice SolveStats JudgedCertificate "
-        "RenewedCertificate CheckedCertificate HeldOutChange Receipt Proof Answer Finding Pin Budget CompareSpec "
-        "ExtractSpec ForgetSpec",
+        "Probe Fault Integrity Activations Suspect Outlier Pair InfluentialSample RidgeChoice SolveStats "
+        "JudgedCertificate RenewedCertificate CheckedCertificate HeldOutChange Receipt Proof Answer Finding Pin Budget "
+        "CompareSpec ExtractSpec ForgetSpec",
     ),
     Area(
         "errors",
