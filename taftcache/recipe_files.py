@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.cache.format.naming import FILE
-from taftcache.errors import RecipeError, check_path
+from taftcache.errors import RecipeError, check_path, is_address
 from taftcache.names import extract_again
 
 # A wheel carries pipelines/ inside the package (pyproject.toml); in a clone it stands beside it.
@@ -22,7 +22,6 @@ PLACES = (Path(__file__).parent / "pipelines", Path(__file__).parent.parent / "p
 
 _LARGEST = 1 << 20  # bytes of a recipe
 _ENDLESS = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){100}""")  # a key of a hundred parts
-_ADDRESS = re.compile(r"(?<=\A\w\w):/(?!/)")  # s3:/, of which a Path has dropped a slash
 _FORM = 'correct it there: a line is [section], or key = value, with texts in "quotes"'
 _PATH = "correct the path, or let the file be read"
 _LINK = "correct the link, or name another file"
@@ -74,7 +73,9 @@ def recipe_file(name: str | os.PathLike[str]) -> Path:
         raise RecipeError(
             f"no recipe at {path}: it is a link that leads nowhere", got=f"a link to {path.readlink()}", do=_LINK
         )
-    near, said = did_you_mean(path), _ADDRESS.sub("://", str(name))
+    near, said = did_you_mean(path), str(name)
+    if is_address(said):  # a Path has dropped one of the slashes
+        said = re.sub(":/+", "://", said, count=1)
     raise RecipeError(
         f"no recipe at {said}, and no bundled one has this name",
         got=said,

@@ -308,6 +308,7 @@ def test_a_recipe_that_comes_along_is_found_by_name(tmp_path, monkeypatch):
         ("pictues.toml", "no recipe at pictues.toml", "did you mean pictures.toml?"),
         (".", "is a folder", "taftcache init ."),
         (Path("s3://bucket/none"), "no recipe at s3://bucket/none", "table1"),
+        (Path("https://host/none"), "no recipe at https://host/none", "table1"),
         ("dangling.toml", "no recipe at dangling.toml: it is a link that leads nowhere", "correct the link"),
     ],
 )

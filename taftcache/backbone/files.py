@@ -22,10 +22,11 @@ WeightsKind = Literal["bundled", "pretrained", "file", "folder"]
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 # In the names of variables that hold secrets: a recipe may be a stranger's, and errors and logs show paths.
-# A word may end with "key" (openai_apikey) or "pass" (SSHPASS); monkeys and donkeys, key points, tokenizers and
-# compasses are none.
+# "key" and "token" may be anywhere (PRIVATEKEYPEM), but in these words; a word may end with "pass" (SSHPASS), but not
+# compass and bypass.
 _SECRET = re.compile(
-    "secret|passw|passphrase|credential|(?<!mon|don|tur|hoc|joc)(key|token)s?[0-9]*(_|$)"
+    "secret|passw|passphrase|credential"
+    "|(?<!mon|don|tur|hoc|joc)(?<!whis)key(?!point|board|frame)|token(?!izer|ized)"
     "|(?<!com)(?<!by)(pass|pwd|pw)([0-9_]|$)"
     "|(^|[0-9_])(pat|auth|cookie|dsn|url|proxy|webhook|jwt|session|pem)([0-9_]|$)",
     re.IGNORECASE,

@@ -149,8 +149,16 @@ def options(
 def main(argv: list[str] | None = None) -> NoReturn:
     """Entry point. Whatever ends a command is reported here, in taftcache's form and with its exit code: its own errors
     go to stderr without a traceback. typer's ``main`` would report in a form of its own."""
+    before = logging.getLogRecordFactory(), warnings.showwarning
     _prepare()
-    words = sys.argv[1:] if argv is None else argv
+    try:
+        _answer(sys.argv[1:] if argv is None else argv)
+    finally:  # for a program that goes on
+        logging.setLogRecordFactory(before[0])
+        warnings.showwarning = before[1]
+
+
+def _answer(words: Sequence[str]) -> NoReturn:
     try:
         try:
             _check_start(words)

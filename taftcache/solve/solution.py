@@ -22,7 +22,7 @@ class Status(Enum):
     max_passes = "The pass limit was reached before the tolerance; raise max_passes or tolerance."
     stalled = (
         "Rounding, or a loss whose second derivative jumps, stopped the progress above the tolerance; "
-        'raise ridge, or solve in precision "float64".'
+        'raise tolerance or ridge, or, against rounding, solve in precision "float64".'
     )
     undecided = (
         "Rounding stopped the progress before the certified distance decided of a removal; "

@@ -130,9 +130,14 @@ class ShownRecord(logging.LogRecord):
         return shown(super().getMessage())
 
 
-def note_warning(message: Warning | str, category: type[Warning], *_place: object, **_also: object) -> None:
-    """A `note` in place of `warnings.showwarning`: warnings, too, have texts of strangers."""
-    note(f"{category.__name__}: {' '.join(str(message).split())}")
+def note_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_also: object, **_named: object
+) -> None:
+    """In place of `warnings.showwarning`: one line, as ``shown``, for warnings, too, have texts of strangers."""
+    text = f"{filename}:{lineno}: {category.__name__}: {' '.join(str(message).split())}"
+    if sys.stderr is not None:
+        # Not by `ERR`: a fork may have got its lock as a thread of the parent held it.
+        print(shown(text), file=_Stream(sys.stderr, dispensable=True))
 
 
 def complain(*texts: str) -> None:

@@ -383,6 +383,7 @@ def test_paths_expand_and_name_a_missing_variable(monkeypatch, tmp_path):
         *("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "openai_apikey", "PGPASSWORD", "DB_PASS", "API_KEYS", "MY_TOKEN2"),
         *("GOOGLE_APPLICATION_CREDENTIALS", "KEY", "KEY_PLACE", "MYSQL_PWD", "SSHPASS", "PGPASS", "LDAP_BINDPW"),
         *("SENTRY_DSN", "DATABASE_URL", "HTTPS_PROXY", "SLACK_WEBHOOK_URL", "JWT", "SESSION", "A_PEM", "GITHUB_PAT2"),
+        *("APIKEYPROD", "TOKENVALUE", "PRIVATEKEYPEM", "MONKEYKEY"),
     ],
 )
 def test_no_path_takes_a_secret_from_the_environment(monkeypatch, name):
@@ -412,7 +413,9 @@ def test_an_error_about_a_path_shows_no_variable(monkeypatch, tmp_path, form):
     assert "of-the-reader" not in repr(caught.value)
 
 
-@pytest.mark.parametrize("name", ["MONKEY_DATA", "KEYPOINTS", "TOKENIZER_DIR", "HOCKEY"])
+@pytest.mark.parametrize(
+    "name", ["MONKEY_DATA", "KEYPOINTS", "TOKENIZER_DIR", "HOCKEY", "WHISKEYS", "TOKENIZED", "KEYFRAME"]
+)
 def test_a_name_that_only_has_such_letters_holds_no_secret(monkeypatch, name):
     monkeypatch.setenv(name, "data")
     assert expand_path(f"/x/${{{name}}}") == Path("/x/data")

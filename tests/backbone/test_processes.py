@@ -8,8 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -20,6 +23,7 @@ from taftcache.backbone.forward.decoders import Decoders
 from taftcache.backbone.forward.engine import DeviceEngine, Work
 from taftcache.backbone.forward.extract import extract
 from taftcache.errors import BackboneError, DataError, UnreadableImage
+from taftcache.terminal.console import ERR, note_warning
 from tests.backbone.registry import DeviceEngineAlone, MemorySink, NoiseSource, pieces
 from tests.forked import ROOT
 
@@ -80,6 +84,36 @@ def test_the_same_forks_serve_shard_after_shard_once_there_were_many_images(monk
     assert [here for here, _ in where] == [6, 0, 0]
     assert isinstance(where[1][1], processes.Processes)
     assert where[1][1] is where[2][1]
+
+
+def test_a_warning_in_a_fork_waits_for_no_lock_of_the_parent(monkeypatch, capfd):
+    """The thread that draws a bar may hold the locks of the console as this process forks."""
+    monkeypatch.setattr(warnings, "showwarning", note_warning)
+    held, let_go = threading.Event(), threading.Event()
+
+    def draw() -> None:
+        with ERR._lock:
+            held.set()
+            let_go.wait()
+
+    def decode(span, stop):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn_explicit("Corrupt\x1b EXIF", UserWarning, "a\x1b.py", 7)
+        return SimpleNamespace(indexes=[], pixels=[], unreadable=[], stopped=None)
+
+    drawing = threading.Thread(target=draw)
+    drawing.start()
+    held.wait()
+    forks = processes.Processes(decode, (4, 4, 3), 1, 4, 2)
+    let_go.set()
+    drawing.join()
+    try:
+        forks.submit([0], False).found.result(timeout=20)
+    finally:
+        processes._kill(forks._pool._processes.values())
+        forks.shutdown()
+    assert capfd.readouterr().err == "a\\x1b.py:7: UserWarning: Corrupt\\x1b EXIF\n"
 
 
 def test_a_daemon_decodes_in_threads(monkeypatch):

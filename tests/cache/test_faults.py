@@ -11,6 +11,7 @@ from functools import wraps
 
 import pytest
 
+from taftcache.cache.format.fault import unreadable
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreChanged, StoreError, StoreLocked, StoreUnreachable, StoreWriteError
 from tests import FSYNC
@@ -167,6 +168,18 @@ def test_reading_errors_are_faults(path, monkeypatch) -> None:
         with pytest.raises(StoreError, match=r"chunk 1.*cannot be read: the disk reports an I/O error"):
             list(shard.blocks())
         assert [f.chunk for f in store.verify()] == [1]
+
+
+def test_nor_is_a_command_to_be_repeated_whose_sweep_cannot_read(path, monkeypatch) -> None:
+    with FeatureStore(path, mode="a") as store:
+
+        def sweep(root, *_) -> None:
+            unreadable(root, "ledger/0.json", TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+
+        monkeypatch.setattr("taftcache.cache.write.commit.sweep", sweep)
+        with pytest.raises(StoreUnreachable, match="committed, but") as caught:
+            change_much(store)
+        assert caught.value.do.startswith("look at the network and at the mount; do not repeat the command itself: ")
 
 
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.ETIMEDOUT], ids=errno.errorcode.get)

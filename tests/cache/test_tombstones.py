@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -42,6 +43,22 @@ def put_back(tmp_path) -> None:
 def remember(store, key: bytes, ids: list[str]) -> None:
     """A file beside ``store``, which says that ``ids`` were forgotten."""
     TombstoneFile(store).add(key, [ledger.tombstone(i, key) for i in ids])
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.ETIMEDOUT, errno.EACCES], ids=errno.errorcode.get)
+def test_a_folder_around_the_store_that_cannot_be_read_is_none_without_tombstones(path, tmp_path, monkeypatch, code):
+    """An old copy would go unnoticed. Who may not list that folder still sees whether the file is there."""
+    put_back(tmp_path)
+
+    def broken(place):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("taftcache.cache.write.tombstones.Folder", broken)
+    with pytest.raises(StoreError, match="cannot read the tombstones beside the store"):
+        FeatureStore(path)
+    (tmp_path / "s.forgotten").unlink()
+    if code == errno.EACCES:
+        FeatureStore(path).close()
 
 
 @pytest.mark.law("An old copy is noticed under every name of the place, and never copied over a newer state")

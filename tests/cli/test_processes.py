@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,10 @@ import torch
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
 from taftcache.cli.options import complete_recipe
 from taftcache.errors import INTERRUPTED
+from taftcache.terminal.console import note_warning
 from tests import forked
 from tests.cli.making import refused
 from tests.stages.making import recipe, toml, tree
@@ -456,3 +460,16 @@ def test_a_port_that_cannot_be_had(cli, store, monkeypatch, taken):
             port, says = 80, "only for an administrator"
         outcome = cli("view", store, "--no-browser", "--port", port)
     refused(outcome, 2, f"cannot serve the page at port {port}: ", says, "--port 0 takes a free one")
+
+
+def test_a_program_that_calls_the_command_keeps_its_own_settings():
+    """A notebook, say, whose logs and warnings are its own again."""
+    before = logging.getLogRecordFactory(), warnings.showwarning
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert (logging.getLogRecordFactory(), warnings.showwarning) == before
+
+
+def test_a_warning_without_a_stream_is_lost(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    note_warning("Corrupt EXIF", UserWarning, "a.py", 7)

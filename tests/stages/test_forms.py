@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import taftcache
 from taftcache.cache.copying import copy
 from taftcache.cache.format import ledger
-from taftcache.cache.format.plan import shard_of
+from taftcache.cache.format.plan import check_forms, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write import sweep
 from taftcache.cache.write.writer import ShardWriter
@@ -103,7 +103,7 @@ def in_form(form: str, folder: Path, to: Path) -> Path:
     return to
 
 
-@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.law("What was forgotten stays out in every Unicode form, and what is held is refused in another")
 @pytest.mark.parametrize(("first", "later"), [("NFC", "NFD"), ("NFD", "NFC")])
 def test_a_forgotten_image_stays_out_in_another_form(photos, tmp_path, first, later, capsys):
     """With the same data, at the same place after the store is gone, and in another store."""
@@ -133,7 +133,7 @@ def test_a_forgotten_image_stays_out_in_another_form(photos, tmp_path, first, la
     assert [a.state for a in receipts.samples] == ["forgotten", "forgotten"]
 
 
-@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.law("What was forgotten stays out in every Unicode form, and what is held is refused in another")
 def test_a_forgotten_class_stays_out_in_another_form(photos, tmp_path):
     path, images = tmp_path / "store", shutil.copytree(photos, tmp_path / "images")
     (images / "2").rename(images / normalize("NFC", ONE))
@@ -145,7 +145,7 @@ def test_a_forgotten_class_stays_out_in_another_form(photos, tmp_path):
     assert (report.added, report.closed) == ({}, {normalize("NFD", ONE): 1})
 
 
-@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.law("What was forgotten stays out in every Unicode form, and what is held is refused in another")
 @pytest.mark.parametrize(("first", "later"), [("NFC", "NFD"), ("NFD", "NFC")])
 def test_a_forgotten_vector_stays_out_in_another_form(made, tmp_path, first, later):
     """Appended, imported again, from a file, and into a new store; an export, which has it, is refused as a whole."""
@@ -175,7 +175,7 @@ def test_a_forgotten_vector_stays_out_in_another_form(made, tmp_path, first, lat
             assert store.every_id == set(ids(first)[:-2])
 
 
-@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.law("What was forgotten stays out in every Unicode form, and what is held is refused in another")
 def test_an_image_that_the_store_has_in_another_form_is_refused(extracted, photos, tmp_path):
     """A folder came back from another system, with one new image in it; also by the classes' names alone."""
     path = shutil.copytree(extracted, tmp_path / "store")
@@ -199,7 +199,7 @@ def test_an_image_that_the_store_has_in_another_form_is_refused(extracted, photo
         taftcache.append(asked(tmp_path / "classes", in_form("NFD", named, tmp_path / "apart")))
 
 
-@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.law("What was forgotten stays out in every Unicode form, and what is held is refused in another")
 def test_an_image_that_was_skipped_in_another_form_is_refused(photos, tmp_path):
     images = shutil.copytree(photos, tmp_path / "images")
     broken = images / "2" / f"{normalize('NFC', ONE)}.png"
@@ -212,7 +212,7 @@ def test_an_image_that_was_skipped_in_another_form_is_refused(photos, tmp_path):
         taftcache.append(made)
 
 
-@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.law("What was forgotten stays out in every Unicode form, and what is held is refused in another")
 def test_two_forms_in_one_source_are_refused_unless_both_stay_out(photos, tmp_path):
     path, images = tmp_path / "store", in_form("NFC", photos, tmp_path / "images")
     mine = images / "0" / f"{normalize('NFC', ONE)}.png"
@@ -236,7 +236,7 @@ def test_two_forms_in_one_source_are_refused_unless_both_stay_out(photos, tmp_pa
     assert taftcache.append(asked(path, images)).added == {}, "neither comes in"
 
 
-@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.law("What was forgotten stays out in every Unicode form, and what is held is refused in another")
 def test_an_extraction_does_not_go_on_with_names_in_another_form(photos, tmp_path):
     """Otherwise an image of the first shard would come into the second under its other name."""
     path, images = tmp_path / "store", shutil.copytree(photos, tmp_path / "images")
@@ -252,7 +252,7 @@ def test_an_extraction_does_not_go_on_with_names_in_another_form(photos, tmp_pat
     assert FeatureStore(path).root_digest == before
 
 
-@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.law("What was forgotten stays out in every Unicode form, and what is held is refused in another")
 def test_the_writer_refuses_it_and_staged_rows_of_it_are_swept(tmp_path, monkeypatch):
     gone, back = (f"a/{normalize(form, ONE)}" for form in ("NFC", "NFD"))
     with create(tmp_path / "store") as store:
@@ -269,7 +269,7 @@ def test_the_writer_refuses_it_and_staged_rows_of_it_are_swept(tmp_path, monkeyp
         assert store.staged_ids() == {}
 
 
-@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.law("What was forgotten stays out in every Unicode form, and what is held is refused in another")
 def test_an_extraction_does_not_go_on_with_what_it_skipped_in_another_form(photos, tmp_path):
     path, images = tmp_path / "store", shutil.copytree(photos, tmp_path / "images")
     for file in images.glob("[01]/[!0]*.png"):
@@ -288,7 +288,7 @@ def test_an_extraction_does_not_go_on_with_what_it_skipped_in_another_form(photo
         taftcache.extract(asking)
 
 
-@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.law("What was forgotten stays out in every Unicode form, and what is held is refused in another")
 def test_an_import_does_not_go_on_with_ids_in_another_form(tmp_path):
     path, some = tmp_path / "store", [f"{ONE} {k}" for k in range(36)]
     composed, apart = ([normalize(form, i) for i in some] for form in ("NFC", "NFD"))
@@ -347,6 +347,24 @@ def test_of_two_forms_of_one_id_neither_leaves_alone(tmp_path):
         assert resolve_request(store, [kept]).samples == [kept]
 
 
+@pytest.mark.parametrize("form", ["300K", "300\u212a"])
+def test_a_form_in_ascii_is_one_too(tmp_path, form):
+    """The NFC form of the kelvin sign is K: once one of both is forgotten, the other counts as forgotten."""
+    both = ["300K", "300\u212a"]
+    (other,) = {*both} - {form}
+    with create(tmp_path / "store") as store:
+        fill(store, "000", ["plain", *both])
+        with pytest.raises(DataError, match="1 id would stay that is named here in another Unicode form") as caught:
+            resolve_request(store, [form])
+        assert caught.value.got == f"{other!a} for {form!a}"
+        assert resolve_request(store, both).samples == both
+    with pytest.raises(DataError, match="Unicode forms"):
+        check_forms(both)
+    with pytest.raises(DataError, match=r"Unicode forms(?s:.*)in the store"):
+        check_forms([form], [other])
+    check_forms([form, "plain"], [form, "plain"])
+
+
 def test_receipts_name_the_form_that_a_request_named(made, tmp_path, capsys):
     path, (gone, asked_for) = shutil.copytree(made["NFC"], tmp_path / "store"), (ids("NFC")[-1], ids("NFD")[-1])
     taftcache.forget(path, [gone])
@@ -362,7 +380,7 @@ def test_receipts_name_the_form_that_a_request_named(made, tmp_path, capsys):
         assert store.is_forgotten(asked_for)
 
 
-@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.law("What was forgotten stays out in every Unicode form, and what is held is refused in another")
 def test_what_was_forgotten_in_a_mixture_of_forms_stays_out_in_each(tmp_path):
     """A folder is in one form, a file in it in the other. Receipts know the id, also by the digest of many."""
     mixed = f"v/{normalize('NFC', ONE)}/{normalize('NFD', OTHER)}"
@@ -378,7 +396,7 @@ def test_what_was_forgotten_in_a_mixture_of_forms_stays_out_in_each(tmp_path):
     assert taftcache.audit(path).findings == []
 
 
-@pytest.mark.law("What was forgotten stays out in its NFC and NFD form too, and what is held is refused in another")
+@pytest.mark.law("What was forgotten stays out in every Unicode form, and what is held is refused in another")
 def test_a_class_in_another_form_is_refused(photos, tmp_path):
     """It came in as a further class, and counted as forgotten once the other was."""
     path, images = tmp_path / "store", shutil.copytree(photos, tmp_path / "images")
@@ -405,7 +423,7 @@ def test_a_class_in_another_form_is_refused(photos, tmp_path):
         assert caught.value.got.endswith(f"{apart!a}, and in the store {composed!a}")
     shutil.copytree(more / apart, images / apart)
     (note,) = taftcache.extract(asked(path, images)).notes
-    assert note.startswith(f"append takes nothing: {refused}")
+    assert note.startswith(f"append takes none of 6 images not in the store: {refused}")
     assert tree(path) == before
 
 
@@ -427,9 +445,13 @@ def test_extract_says_once_that_images_are_held_in_another_form(photos, tmp_path
     made = asked(tmp_path / "store", in_form("NFC", photos, tmp_path / "images"))
     taftcache.extract(made)
     shutil.rmtree(tmp_path / "images")
-    in_form("NFD", photos, tmp_path / "images")
+    images = in_form("NFD", photos, tmp_path / "images")
     (note,) = taftcache.extract(made).notes
     assert note.startswith("2 images have ids of the store in another Unicode form (first: '0/Zoe\\u0301 Bronte")
+    assert note.endswith("; append takes nothing until they are named as in the store")
+    shutil.copy(min((images / "2").iterdir()), images / "2" / "new.png")
+    (note,) = taftcache.extract(made).notes
+    assert note.endswith("; append takes nothing (1 other image not in the store) until they are named as in the store")
 
 
 def test_ids_in_another_form_are_of_the_same_kind(tmp_path):

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.naming import FILE, MAX_BYTES
-from taftcache.cache.place.failure import cannot, cause
+from taftcache.cache.place.failure import AGAIN, cannot, cause
 from taftcache.cache.place.home import Home
 from taftcache.errors import NETWORK, FormatError, IntegrityError, StoreChanged, StoreError, StoreUnreachable
 
@@ -94,7 +94,7 @@ def unreadable(root: Home, file: str, error: OSError) -> str:
     if (isinstance(error, FileNotFoundError) or error.errno == errno.ESTALE) and is_changed(root):
         raise changed(root) from error
     if error.errno in _REFUSED:
-        then = ", then run the same command again" if error.errno in NETWORK else ""
+        then = AGAIN if error.errno in NETWORK else ""
         raise cannot("read", f"{root.path}/{file}", error, StoreUnreachable, then=then) from error
     return "it is missing" if isinstance(error, FileNotFoundError) else f"it cannot be read: {cause(error)}"
 

@@ -132,9 +132,9 @@ def check_id(sample_id: str) -> None:
 
 def check_forms(ids: Iterable[str], known: Iterable[str] = (), kind: str = "sample ids") -> None:
     """DataError if one of ``ids`` is another of them, or one that a store has, the ``known`` ones, in another Unicode
-    form. They may be classes, too, as ``kind`` says."""
+    form. They may be classes, too, as ``kind`` says. The NFC form may be ASCII: that of the kelvin sign is K."""
     seen = dict[str, str]()
-    given = ((i, normalize("NFC", i)) for i in ids if not i.isascii())
+    given = ((i, normalize("NFC", i)) for i in ids)
     pairs = [(i, "", other) for i, form in given if (other := seen.setdefault(form, i)) != i]
     pairs += [(own, "in the store ", i) for own, i in other_forms(seen.values(), known).items()]
     if pairs:
@@ -148,8 +148,8 @@ def check_forms(ids: Iterable[str], known: Iterable[str] = (), kind: str = "samp
 
 def other_forms(ids: Iterable[str], known: Iterable[str]) -> dict[str, str]:
     """Those of ``ids`` that are among the ``known`` ones in another Unicode form: id -> the known one."""
-    forms = {normalize("NFC", i): i for i in ids if not i.isascii()}
-    there = ((i, normalize("NFC", i)) for i in known if not i.isascii()) if forms else ()
+    forms = {normalize("NFC", i): i for i in ids}
+    there = ((i, normalize("NFC", i)) for i in known) if forms else ()
     return {own: i for i, form in there if (own := forms.get(form, i)) != i}
 
 

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from taftcache.cache.place.failure import forestalled, too_large
+from taftcache.cache.place.failure import INTACT, forestalled, too_large
 from taftcache.cache.place.folder import Folder, parts_of
 from taftcache.errors import StoreError, StoreNotFound, StoreUnreachable, StoreWriteError
 
@@ -249,7 +249,7 @@ class Bucket:
         return StoreWriteError(
             f"cannot write to {self.path}: {cause}",
             got=_got(name, error),
-            do=f"{do}, then run the same command again; the last commit is intact",
+            do=f"{do}{INTACT}",
         )
 
     def _why(self, error: Exception) -> tuple[str, str]:

@@ -6,7 +6,8 @@ import errno
 
 from taftcache.errors import NETWORK, FormatError, StoreError, StoreLocked, StoreWriteError
 
-AGAIN = ", then run the same command again; the last commit is intact"
+AGAIN = ", then run the same command again"
+INTACT = f"{AGAIN}; the last commit is intact"
 AVOID = "do not use this store"
 _IN_THE_WAY = "a file, or a link that leads nowhere, is where a folder must be", "name a folder, or move that away"
 _CLOSE = "close what has it open (taftcache view, say)"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.cache.place.durable import make_durable
-from taftcache.cache.place.failure import AGAIN, AVOID, cannot, too_large
+from taftcache.cache.place.failure import AVOID, INTACT, cannot, too_large
 from taftcache.errors import FormatError, StoreLocked, StoreNotFound, StoreWriteError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -384,4 +384,4 @@ def writing(place: Path, name: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise cannot("write to", place, error, StoreWriteError, got=name, then=AGAIN) from error
+        raise cannot("write to", place, error, StoreWriteError, got=name, then=INTACT) from error

@@ -138,7 +138,7 @@ class Committer:
             sweep(self.root, self.staging, new, old)
         except StoreError as error:  # a refused command changes nothing, but this one was carried out
             error.fault = f"committed, but what the commit replaced is still there: {error.fault}"
-            cure = f"{error.do.removesuffix(AGAIN)}; " if error.do else ""
+            cure = f"{error.do.partition(AGAIN)[0]}; " if error.do else ""
             error.do = f"{cure}do not repeat the command itself: taftcache gc {typed(self.root.path)} removes the rest"
             raise
 

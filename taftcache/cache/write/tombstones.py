@@ -282,25 +282,22 @@ def _written_by_others(made: os.stat_result, file: Path, store: Path) -> str:
 def _read(file: Path) -> _Found | None:
     """The file, and its status; None where there is none."""
     try:
-        folder = Folder(file.parent)
-    except OSError:
-        return None
-    try:
-        fd, size = folder.open(file.name)
-        with os.fdopen(fd, "rb") as opened:
-            if size > MAX_BYTES:
-                raise too_large(file.name, size, MAX_BYTES)
-            raw, made = opened.read(size), os.fstat(fd)
-    except FileNotFoundError:
+        with closing(Folder(file.parent)) as folder:
+            fd, size = folder.open(file.name)
+            with os.fdopen(fd, "rb") as opened:
+                if size > MAX_BYTES:
+                    raise too_large(file.name, size, MAX_BYTES)
+                raw, made = opened.read(size), os.fstat(fd)
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if isinstance(error, PermissionError) and not os.path.lexists(file):  # a folder that may not be listed
+            return None
         raise StoreError(
             f"cannot read the tombstones beside the store: {cause(error)}",
             got=str(file),
             do=READABLE if isinstance(error, PermissionError) else advice(error),
         ) from None
-    finally:
-        folder.close()
     return _decode(raw, file), made
 
 

@@ -279,13 +279,14 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
             return notes  # no id says which image is meant
     notes += left_out_notes(n for i, n in out.closed.items() if i not in known)
     if held:
-        notes.append(_held_note(held))
+        notes.append(_held_note(held, len(new) + len(strange) - len(held)))
         new, strange = [], []
     try:
         check_forms([*new, *strange])
         check_forms(dict.fromkeys(out.strange[i] for i in strange), store.classes, "classes")
     except DataError as refused:
-        notes.append(f"append takes nothing: {refused.fault} ({refused.got}); {refused.do}")
+        some = counted(len(new) + len(strange), "image")
+        notes.append(f"append takes none of {some} not in the store: {refused.fault} ({refused.got}); {refused.do}")
         new, strange = [], []
     if strange:
         lacking = f"{counted(len({there[i] for i in strange}), 'class')} that the store does not have"
@@ -305,13 +306,13 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
     return notes
 
 
-def _held_note(held: Mapping[str, str]) -> str:
-    """A note on images whose ids the store has in another Unicode form: id -> the store's."""
-    first = min(held)
+def _held_note(held: Mapping[str, str], others: int) -> str:
+    """A note on images whose ids the store has in another Unicode form: id -> the store's; ``others`` are new."""
+    first, more = min(held), f" ({counted(others, 'other image')} not in the store)" if others else ""
     have = "has an id" if len(held) == 1 else "have ids"
     return (
         f"{counted(len(held), 'image')} {have} of the store in another Unicode form (first: {first!a}, in the store "
-        f"{held[first]!a}); append takes nothing until they are named as in the store"
+        f"{held[first]!a}); append takes nothing{more} until they are named as in the store"
     )
 
 

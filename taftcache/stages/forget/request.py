@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -161,9 +161,9 @@ def resolve_request(
             do=f"taftcache receipts {typed(store.path)} --file FILE says what is known about each; a file has one "
             f"id or path a line, and nothing else; {'for the last of these, ' if several else ''}{near}",
         )
-    _check_forms({*wanted}, lambda: {*store.every_id, *skipped, *elsewhere}, "id")
+    _check_forms({*wanted}, {*store.every_id, *skipped, *elsewhere}, "id")
     bare = _leaving(store, {*here}, asked)
-    _check_forms(bare, lambda: store.classes, "class")
+    _check_forms(bare, store.classes, "class")
     leaving = Counter(store.locate(i)[0].name for i in here if store.holds(i))
     emptied = [name for name, n in leaving.items() if n == store.shard(name).rows]
     if store.shards and all(shard.name in emptied for shard in store.shards):
@@ -184,12 +184,11 @@ def resolve_request(
     )
 
 
-def _check_forms(named: Collection[str], every: Callable[[], Collection[str]], kind: str) -> None:
-    """DataError if ``every``, which returns a store's ids or classes, has other Unicode forms of those ``named``: each
-    of them counts as forgotten once one is."""
-    forms = {normalize("NFC", i): i for i in named if not i.isascii()}
-    there = (i for i in every() if not i.isascii()) if forms else ()
-    if left := sorted(i for i in there if i not in named and normalize("NFC", i) in forms):
+def _check_forms(named: Collection[str], every: Collection[str], kind: str) -> None:
+    """DataError if ``every``, a store's ids or classes, has other Unicode forms of those ``named``: each of them counts
+    as forgotten once one is. The NFC form may be ASCII: that of the kelvin sign is K."""
+    forms = {normalize("NFC", i): i for i in named}
+    if left := sorted(i for i in every if i not in named and normalize("NFC", i) in forms):
         raise DataError(
             f"{counted(len(left), kind)} would stay that {'is' if len(left) == 1 else 'are'} named here in another "
             "Unicode form; nothing is changed",
