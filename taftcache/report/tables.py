@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 # As in the page's CSV (files.js), but a number as text stays as it is: a class may be called -1. Where semicolons or
 # tabs separate cells, one begins after each of them, even in quotes: after a comma, these count for nothing.
-_FORMULA = re.compile(r"(?:\A|(?<=[;\t\r\n]))(?![+-]?[\d.]+(?:[;\t\r\n]|\Z))(?=[=+\-@\t\r\uff1d\uff0b\uff0d\uff20])")
+_NUMBER = r"[+-]?[\d.]+(?:[eE][+-]?\d+)?(?:[;\t\r\n]|\Z)"
+_FORMULA = re.compile(rf"(?<![^;\t\r\n])(?!{_NUMBER})(?=[=+\-@\t\r\uff1d\uff0b\uff0d\uff20])")
 
 
 def columns_of(rows: Iterable[Mapping[str, object]]) -> list[str]:

@@ -38,7 +38,8 @@ class StoreView:
     shows the name of the store, not the rest of its path.
     ``samples`` are the ids of samples to include with all details; ``consent`` names images instead of those that the
     store names. What takes longest is computed only on request: ``neighbours``, a map that keeps neighbours together,
-    and ``influence``, how far each training sample moved its shard's component.
+    and ``influence``, how far each training sample moved its shard's component. ``notes`` say why there are no
+    pictures, or what to bear in mind about them; they may name places, which panels do not.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class StoreView:
         progress: Progress | None = None,
     ) -> None:
         skip = (*(() if neighbours else ("neighbours",)), *(() if influence else ("influence",)))
-        self._title, self._data = _store_view(store, samples, skip, consent, or_silent(progress))
+        self._title, self._data, self.notes = _store_view(store, samples, skip, consent, or_silent(progress))
 
     def panel(self, name: str = "map", height: int = 760) -> Panel:
         """One of the views overview, map, classes, shards, training and ledger; ArgumentError for another name."""
@@ -67,8 +68,8 @@ class StoreView:
 @at_its_place()
 def _store_view(
     store: Place, samples: Sequence[str], skip: tuple[str, ...], consent: Consent | None, progress: Progress
-) -> tuple[str, dict[str, Any]]:
-    """The name of the store's folder, and what all of its views show."""
+) -> tuple[str, dict[str, Any], list[str]]:
+    """The name of the store's folder, what all of its views show, and notes on its pictures."""
     assert isinstance(store, FeatureStore)
-    data = everything(store, samples, skip, consent, progress)[2]
-    return data["overview"]["report"]["store"], data
+    _, pictures, data = everything(store, samples, skip, consent, progress)
+    return data["overview"]["report"]["store"], data, pictures.notes

@@ -83,6 +83,11 @@ class Pictures:
         self._open()
         return self._note
 
+    @property
+    def notes(self) -> list[str]:
+        """`why_not` and `note`, as far as there is one."""
+        return [said for said in (self.why_not, self.note) if said]
+
     def encoded(self, sample: str, longest: int = LONGEST) -> Encoded | None:
         """The picture as the model sees it, its sides at most ``longest`` pixels; None if it cannot be had."""
         if (kept := self._recent.get((sample, longest))) is not None:

@@ -83,7 +83,7 @@ def write_report(
         store.check_may_leave()
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
     notes += [f"damaged: {problem}" for problem in data["overview"]["damage"]]
-    notes += [said for said in (pictures.why_not, pictures.note) if said]
+    notes += pictures.notes
     if any("privacy" in model for model in data["overview"]["report"]["models"]):
         notes.append("the store has private models; their promise does not cover this file, which shows the rows")
     return PageReport(

@@ -41,7 +41,7 @@ def test_no_text_of_a_csv_is_a_formula(begins, before):
         assert not [cell for cell in cells if cell.startswith(text[:4])]
 
 
-@pytest.mark.parametrize("number", [-1.5, -1e-9, "-1", "+0.5", "a=b", "x-1", "a;b", "1;-2"])
+@pytest.mark.parametrize("number", [-1.5, -1e-9, "-1", "+0.5", "-1e-05", "a=b", "x-1", "a;b", "1;-2"])
 def test_numbers_and_names_of_a_csv_stay(number):
     assert comma_separated([{"a": number}]) == f"a\n{number}\n"
 

@@ -31,6 +31,7 @@ from taftcache.recipe import Recipe
 from taftcache.recipe_sections import ObjectiveSpec, SolverSpec, StoreSpec
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.train.record import wanted_shards
 from taftcache.tangent.spec import TangentSpec
 from taftcache.terminal.forgetting import forgotten_lines
 from tests.cache.making import tree
@@ -204,6 +205,7 @@ NONE_SUCH = {
 UNKNOWN = {
     "a shard": (["zz"], lambda store: store.shard("zz")),
     "shards": (["zz"], lambda store: taftcache.forget(store.path, shards=["000", "zz"])),
+    "a shard to train": (["zz"], lambda store: wanted_shards(store, ["zz"])),
     "a class": (["zz"], lambda store: taftcache.inspect_class(store, "zz")),
     "a class to forget": (["zz"], lambda store: taftcache.forget(store.path, classes=["zz"])),
     "a component": (["zz"], lambda store: taftcache.forget(store.path, components=["zz"])),

@@ -10,7 +10,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import overridden, recorded_recipe, refusal, remember
-from taftcache.errors import StoreError
+from taftcache.errors import StoreError, UnknownName
 from taftcache.model.component import read_base
 from taftcache.names import PRIVATE, component_of
 from taftcache.privacy.budget import EVENT, PLAN
@@ -122,12 +122,13 @@ def wanted_shards(store: FeatureStore, shards: Sequence[str] | None) -> list[Sha
     """The shards to train: those named, or all that were not subtracted.
 
     Raises:
-        StoreError: a name that no shard has, or nothing to train.
+        UnknownName: a name that no shard has. StoreError: nothing to train.
     """
     names, out = [shard.name for shard in store.shards], subtracted(store)
     if unknown := sorted(set(shards or []) - set(names)):
-        raise StoreError(
+        raise UnknownName(
             f"{store.path} has no shard {', '.join(unknown)} to train",
+            names=unknown,
             got=", ".join(unknown),
             do=f"one of {', '.join(names)}" if names else first_rows(store),
         )

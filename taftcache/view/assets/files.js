@@ -19,7 +19,7 @@ export function saveTable(name, titles, rows) {
 }
 
 function quoted(value) {
-  const safe = typeof value === "string" ? value.replace(/(^|[;\t\r\n])(?=[=+\-@\t\r＝＋－＠])/g, "$1'") : value,
+  const safe = typeof value === "string" ? value.replace(/(?<![^;\t\r\n])(?=[=+\-@\t\r＝＋－＠])/g, "'") : value,
     text = String(safe ?? "");
   return /[",\n\r]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
 }
