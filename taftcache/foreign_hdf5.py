@@ -21,7 +21,7 @@ _EXPANDED, _RATIO = 64 << 20, 100  # what is read at once may unpack to these by
 _TEXTS_AT_ONCE = 32  # each may be as long as the file
 _ROWS_AT_ONCE = 64  # that an import has in memory
 _DEFLATE, _SHUFFLE, _CHECKSUM, _SZIP, _LZF = 1, 2, 3, 4, 32000
-_FILTERS = {_DEFLATE, _SHUFFLE, _CHECKSUM, _SZIP, _LZF}  # any other is a plug-in that HDF5 would load and run
+_FILTERS = {_DEFLATE, _SHUFFLE, _CHECKSUM, _SZIP, _LZF}  # most others are plug-ins that HDF5 would load and run
 _PACKERS = {_DEFLATE, _SZIP, _LZF}
 _TIGHTEST = 1 << 12  # no packer packs this many bytes into one
 
@@ -59,7 +59,9 @@ def check_own(node: h5py.Dataset, name: str, size: int) -> None:
         raise ValueError(f"{name} is stored in another file")
     filters = filters_of(node)
     if odd := set(filters) - _FILTERS:
-        raise ValueError(f"{name} needs the filter {min(odd)}, which would be loaded as a plug-in")
+        raise ValueError(
+            f"{name} has the filter {min(odd)}, a plug-in or one that is not read (gzip, szip and lzf are)"
+        )
     if node.chunks is None:
         if int(node.nbytes) > size:
             raise ValueError(f"{name} has {node.nbytes} bytes, more than its file of {size}")

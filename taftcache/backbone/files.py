@@ -22,16 +22,16 @@ WeightsKind = Literal["bundled", "pretrained", "file", "folder"]
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 # In the names of variables that hold secrets: a recipe may be a stranger's, and errors and logs show paths.
-# "key" and "token" may be anywhere (PRIVATEKEYPEM), but in these words; a word may end with "pass" (SSHPASS), but not
-# compass and bypass.
-_SECRET = re.compile(
-    "secret|passw|passphrase|credential"
-    "|(?<!mon|don|tur|hoc|joc)(?<!whis)key(?!point|board|frame)|token(?!izer|ized)"
+_SECRET = re.compile("secret(?!ar)|passw|passphrase|credential|(api|access|private)_?key", re.IGNORECASE)
+# In those of some that do, if no word at the end says that it is a place. "key" and "token" may be anywhere, but in
+# these words; a word may end with "pass" (SSHPASS), but not compass and bypass.
+_PERHAPS = re.compile(
+    "(?<!mon|don|tur|hoc|joc)(?<!whis)key(?!_?(point|board|frame))|token(?!izer|ized)"
     "|(?<!com)(?<!by)(pass|pwd|pw)([0-9_]|$)"
-    "|(^|[0-9_])(pat|auth|cookie|dsn|url|proxy|webhook|jwt|session|pem)([0-9_]|$)",
+    "|(^|[0-9_])(pat|o?auth|creds?|bearer|cookies?|dsn|url|proxy|webhook|jwt|session|pem)([0-9_]|$)",
     re.IGNORECASE,
 )
-_FOLDERS = ("PWD", "OLDPWD")  # the shell's
+_PLACE = re.compile("^(OLD)?PWD$|_(dir|path|root|folder|home|data|images)$", re.IGNORECASE)
 
 
 def expand_path(text: str) -> Path:
@@ -50,9 +50,9 @@ def expand_path(text: str) -> Path:
                 got=text,
                 do="write the address out, or put the whole beginning into one variable: ${STORES}/NAME",
             )
-        if name not in _FOLDERS and _SECRET.search(name):
+        if _SECRET.search(name) or (_PERHAPS.search(name) and not _PLACE.search(name)):
             raise RecipeError(
-                f"a path cannot use the environment variable {name}, which by its name holds a secret",
+                f"a path cannot use the environment variable {name}, which by its name may hold a secret",
                 got=text,
                 do="write the path out, or use a variable of another name",
             )

@@ -28,7 +28,7 @@ from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec, backbone_of
 from taftcache.backbone.student import build_student
-from taftcache.errors import BackboneError, DataError, RecipeError, SolveError
+from taftcache.errors import ArgumentError, BackboneError, DataError, RecipeError, SolveError
 from taftcache.recipe import parse_recipe, recipe_values
 from taftcache.solve.settings import Arithmetic
 from taftcache.tangent.device import full_float32
@@ -383,14 +383,14 @@ def test_paths_expand_and_name_a_missing_variable(monkeypatch, tmp_path):
         *("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "openai_apikey", "PGPASSWORD", "DB_PASS", "API_KEYS", "MY_TOKEN2"),
         *("GOOGLE_APPLICATION_CREDENTIALS", "KEY", "KEY_PLACE", "MYSQL_PWD", "SSHPASS", "PGPASS", "LDAP_BINDPW"),
         *("SENTRY_DSN", "DATABASE_URL", "HTTPS_PROXY", "SLACK_WEBHOOK_URL", "JWT", "SESSION", "A_PEM", "GITHUB_PAT2"),
-        *("APIKEYPROD", "TOKENVALUE", "PRIVATEKEYPEM", "MONKEYKEY"),
+        *("APIKEYPROD", "TOKENVALUE", "PRIVATEKEYPEM", "MONKEYKEY", "SECRET_DIR", "DB_CREDS"),
     ],
 )
 def test_no_path_takes_a_secret_from_the_environment(monkeypatch, name):
     monkeypatch.setenv(name, "of-the-reader")
     for spec in ({"data": {"source": "folder", "train": f"/x/${{{name}}}"}}, {"store": {"path": f"a/${{{name}}}"}}):
         recipe = parse_recipe(spec)
-        with pytest.raises(RecipeError, match=f"{name}, which by its name holds a secret") as caught:
+        with pytest.raises(RecipeError, match=f"{name}, which by its name may hold a secret") as caught:
             open_source(recipe.data) if "data" in spec else recipe.store_path
         assert "of-the-reader" not in str(caught.value)
 
@@ -414,7 +414,11 @@ def test_an_error_about_a_path_shows_no_variable(monkeypatch, tmp_path, form):
 
 
 @pytest.mark.parametrize(
-    "name", ["MONKEY_DATA", "KEYPOINTS", "TOKENIZER_DIR", "HOCKEY", "WHISKEYS", "TOKENIZED", "KEYFRAME"]
+    "name",
+    [
+        *("MONKEY_DATA", "KEYPOINTS", "TOKENIZER_DIR", "HOCKEY", "WHISKEYS", "TOKENIZED", "KEYFRAME", "KEY_POINTS"),
+        *("PROXY_DIR", "SESSION_DATA", "DEIT_TOKENS_PATH", "PWD", "OLDPWD", "SECRETARY_DATA", "BYPASS"),
+    ],
 )
 def test_a_name_that_only_has_such_letters_holds_no_secret(monkeypatch, name):
     monkeypatch.setenv(name, "data")
@@ -463,7 +467,10 @@ def test_a_model_that_keeps_no_size_is_given_images_of_the_size_it_was_built_for
 def test_devices():
     assert resolve_device("cpu") == torch.device("cpu")
     assert resolve_device("auto").type in ("cpu", "cuda", "mps")
-    for name in ("tpu", "gpu0", "", "cuda:97", "xpu", "meta"):
+    for name in ("tpu", "gpu0", ""):
+        with pytest.raises(ArgumentError):
+            resolve_device(name)
+    for name in ("cuda:97", "xpu", "meta"):
         with pytest.raises(BackboneError):
             resolve_device(name)
     if not torch.cuda.is_available():

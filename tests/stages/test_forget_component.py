@@ -100,7 +100,7 @@ def test_no_mean_keeps_a_component_that_leaves(partner):
 def test_a_component_that_is_not_imported_is_refused(partner):
     path, file = partner
     root = taftcache.import_component(path, file, "elsewhere").root_digest
-    with pytest.raises(RecipeError, match="--shard 000"):
+    with pytest.raises(RecipeError, match=r"shard 000 \(--shard\)"):
         taftcache.forget(path, components=["elsewhere", "000"])
     with pytest.raises(StoreError, match="no component 'partner'\n  got: imported: elsewhere"):
         taftcache.forget(path, components=["partner"])

@@ -195,8 +195,9 @@ class TombstoneFile:
             raise StoreError(
                 f"cannot trust the tombstones beside the store: {who}, so others may know the key in their file",
                 got=file,
-                do=f"move it away, then taftcache forget {store} --destroy-key; or, if you trust it, put a copy of "
-                "your own in its place (cp, chmod 600, mv -f)",
+                do="if it is a colleague's, put a copy of your own in its place (cp, chmod 600, mv -f); else move it "
+                f"away and, if the store may have its key, taftcache forget {store} --destroy-key: then forgotten "
+                "samples may come back",
             )
 
     def _take(self, found: _Found, file: Path, store: Path) -> None:
