@@ -94,7 +94,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """One receipt of the ledger, without the hashes of its ids.
 
     seq: its number. file: its path in the store. digest: what the next entry names it by. event: what it records.
-    listed: whether it has a hash of every id, not one of them all. signature: "none", "valid", "wrong", or "unchecked"
+    listed: whether it has a hash of every id, not one of them all. signature: what it is worth, "unchecked"
     without the package cryptography. public_key: the key it was signed with. time: when the request was made. mode: how
     models were renewed. samples: how many were forgotten. shards: rows that left, by shard. dropped_shards: shards that
     became empty. classes_removed: how many. renewed: what was made again. destroyed: what was not made again.

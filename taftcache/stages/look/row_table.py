@@ -53,14 +53,13 @@ def no_class(store: FeatureStore, name: str) -> UnknownName:
 class Sample:
     """A sample whose id a store keeps.
 
-    shard: the shard that has it, or would. role: "train", "held-out", "skipped" or "staged". The first two are rows;
-    ``shard`` left a skipped one out, and a stopped extraction of ``shard`` has a staged one. label: its class, None if
-    nothing says it.
+    shard: the shard that has it, or would. role: what it is there, a row or none: ``shard`` left a skipped one out, and
+    a stopped extraction of ``shard`` has a staged one. label: its class, None if nothing says it.
     """
 
     sample: str
     shard: str
-    role: Role | Literal["skipped", "staged"]
+    role: Literal[Role, "skipped", "staged"]
     label: str | None
 
 
