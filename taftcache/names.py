@@ -186,9 +186,14 @@ def typed(place: object) -> str:
     return shlex.quote(str(place))
 
 
+def recipe_again(place: object) -> str:
+    """The file in which `extract_again` writes the recipe of a store, as it is typed in a command."""
+    return typed(f"{PurePath(str(place)).name or 'store'}-recipe.toml")
+
+
 def extract_again(place: object) -> str:
     """The commands that go on with the extraction of a store, if the file of its recipe is not at hand."""
-    file = typed(f"{PurePath(str(place)).name or 'store'}-recipe.toml")
+    file = recipe_again(place)
     return f"taftcache inspect {typed(place)} --recipe > {file} && taftcache extract {file}"
 
 

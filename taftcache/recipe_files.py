@@ -15,7 +15,7 @@ from typing import Any
 
 from taftcache.cache.format.naming import FILE
 from taftcache.errors import RecipeError, check_path, is_address
-from taftcache.names import extract_again
+from taftcache.names import extract_again, recipe_again
 
 # A wheel carries pipelines/ inside the package (pyproject.toml); in a clone it stands beside it.
 PLACES = (Path(__file__).parent / "pipelines", Path(__file__).parent.parent / "pipelines")
@@ -61,7 +61,7 @@ def recipe_file(name: str | os.PathLike[str]) -> Path:
             got=str(name),
             do=f"taftcache train, evaluate, predict, forget or inspect {place} (in Python train({str(path)!r}, "
             "overrides=[…])); or give the .toml file that it was made from; "
-            f"to have it again: {extract_again(path)}; taftcache append recipe.toml takes further images in",
+            f"to have it again: {extract_again(path)}; taftcache append {recipe_again(path)} takes further images in",
         )
     if path.is_dir():
         raise RecipeError(

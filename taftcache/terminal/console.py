@@ -219,9 +219,14 @@ def print_table(table: Table) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """To stdout, one a line; one that several stages have is printed once."""
+    """To stdout, one a line; one that several stages have, or that bars on the same terminal said, is printed once."""
     for note in dict.fromkeys(notes):
+        if OUT.is_terminal and note in _said:
+            continue
         OUT.print(f"note: {note}")
+
+
+_said = set[str]()  # by the bars of this command, or of the last one that had some
 
 
 class _Bar:
@@ -247,6 +252,7 @@ class _Display:
 
     def say(self, text: str) -> None:
         self._display.console.print(text)
+        _said.add(text)
 
 
 class _Log(Silent):
@@ -357,5 +363,6 @@ def bars(silent: bool = False) -> Iterator[Progress]:
         TextColumn("left"),
         TextColumn("{task.fields[note]}", markup=False),
     )
+    _said.clear()
     with Display(*columns, console=ERR, transient=True) as display:
         yield _Display(display)

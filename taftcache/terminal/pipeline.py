@@ -70,7 +70,7 @@ def show_run(report: RunReport, command: str = "taftcache run") -> None:
     OUT.print(table)
     print_notes([*e.notes, *t.notes, *c.notes, *(report.evaluate.notes if report.evaluate is not None else [])])
     if report.idle:
-        what = "Nothing was done (see the notes)" if e.notes else "Nothing to do"
+        what = "Nothing to do (but see the notes)" if e.notes else "Nothing to do"
         OUT.print(f"{what}: every stage was done before ({report.seconds:.1f} s to make sure).")
     say(f"store  {report.store}   root {report.root_digest[:16]}")
     place = typed(report.store)

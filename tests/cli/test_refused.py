@@ -188,6 +188,8 @@ def test_a_store_in_place_of_a_recipe_is_called_one(cli, store):
         refused(
             cli(command, store), 2, f"{store} is a store, not a recipe", "taftcache train, evaluate, predict, forget"
         )
+    name = f"{store.name}-recipe.toml"
+    refused(cli("run", store), 2, f"--recipe > {name} &&", f"taftcache append {name} takes further images in")
     refused(cli("run", store.parent), 2, "is a folder, not a recipe")
 
 

@@ -161,10 +161,12 @@ def test_a_renamed_folder_is_noticed_and_a_table_with_the_old_ids_keeps_its_rows
     (source / "1").rename(source / "7")
     away = [i for i in ids if i.startswith("1/")]
     gone = f"in the store, but not in the source that the recipe names: {len(away)} rows (first: {away[0]})"
-    renamed = f"the source has no image any more of 1 ({len(away)}), and new ones of 7 ({len(away)})"
+    renamed = f"by their file names, the images of 1 ({len(away)}) lie in 7 now: "
     begins = [gone, renamed]
-    planned = taftcache.append(made, new_classes="take", dry_run=True)
-    assert planned.not_in_source == away
+    for choice in ("take", "skip"):  # as the note on such rows says, which a plain append refuses
+        planned = taftcache.append(made, new_classes=choice, dry_run=True)
+        assert planned.not_in_source == away
+    assert "taftcache append RECIPE --new-classes skip --dry-run --json" in "".join(planned.notes)
     for notes in (planned.notes, taftcache.extract(made).notes):
         assert [any(note.startswith(begin) for note in notes) for begin in begins] == [True, True]
     said = Saying()
@@ -187,7 +189,7 @@ def test_a_renamed_folder_is_noticed_and_a_table_with_the_old_ids_keeps_its_rows
     with pytest.raises(IdentityError, match="other settings"):
         taftcache.run(kept)
     again = taftcache.run(made)
-    for news, does in ((again.extract.notes, "Nothing was done (see the notes): "), ([], "Nothing to do: ")):
+    for news, does in ((again.extract.notes, "Nothing to do (but see the notes): "), ([], "Nothing to do: ")):
         show_run(replace(again, extract=replace(again.extract, notes=news)))
         assert f"{does}every stage was done before" in capsys.readouterr().out
     with open_store(store) as there:
@@ -318,3 +320,61 @@ def test_rows_on_their_way_are_made_again_under_a_label_that_changed(tmp_path, i
     go_on(made)
     taftcache.extract(asked(tmp_path / "fresh", table, images, **small))
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
+
+
+def lying_in(notes) -> list[str]:
+    """The notes on renamed folders."""
+    return [note for note in notes if "lie in" in note]
+
+
+def test_a_relabelled_class_of_a_table_is_no_renamed_folder(tmp_path, images):
+    table, labels = tmp_path / "labels.csv", labels_of(images)
+    made = asked(tmp_path / "store", listed(table, labels), images)
+    taftcache.extract(made)
+    first = min(i for i, label in labels.items() if label == "1")
+    listed(table, {i: "7" if label == "1" else label for i, label in labels.items() if i != first})
+    for choice in ("take", "skip"):
+        planned = taftcache.append(made, relabel=True, new_classes=choice, dry_run=True)
+        assert (planned.not_in_source, lying_in(planned.notes)) == ([first], [])
+    assert lying_in(taftcache.extract(made).notes) == []
+
+
+def test_a_class_appended_from_elsewhere_is_no_renamed_folder(tmp_path, images):
+    """Even if a few of its files are named as those of a class that is new in the store's own source."""
+    source, store = shutil.copytree(images, tmp_path / "images"), tmp_path / "store"
+    made = recipe(store, data={"source": "folder", "train": str(source)})
+    (source / "2").rename(tmp_path / "2")
+    taftcache.extract(made)
+    elsewhere = shutil.copytree(source, tmp_path / "elsewhere")
+    shutil.copytree(tmp_path / "2", elsewhere / "2")
+    taftcache.append(recipe(store, data={"source": "folder", "train": str(elsewhere)}), new_classes="take")
+    new = shutil.copytree(source / "0", source / "7")
+    for file in sorted((tmp_path / "2").glob("*.png"))[:3]:
+        shutil.copy(file, new)
+    planned = taftcache.append(made, new_classes="skip", dry_run=True)
+    assert (len(planned.not_in_source), planned.new_classes, lying_in(planned.notes)) == (14, {"7": 17}, [])
+    assert lying_in(taftcache.extract(made).notes) == []
+
+
+def test_a_folder_in_another_unicode_form_is_no_renamed_one(tmp_path, images):
+    source, store = shutil.copytree(images, tmp_path / "images"), tmp_path / "store"
+    made = recipe(store, data={"source": "folder", "train": str(source)})
+    (source / "1").rename(source / "caf\u00e9")
+    taftcache.extract(made)
+    (source / "caf\u00e9").rename(source / "cafe\u0301")
+    said = Saying()
+    with pytest.raises(DataError, match="different Unicode forms"):
+        taftcache.append(made, new_classes="take", progress=said)
+    assert said.said + lying_in(taftcache.extract(made).notes) == []
+
+
+def test_a_renamed_folder_is_noticed_below_parts(tmp_path, images):
+    """Where there is a test part, ids begin with the part; a folder of it is renamed, too."""
+    parts = [shutil.copytree(images, tmp_path / part) for part in ("train", "test")]
+    data = {"source": "folder", "train": str(parts[0]), "test": str(parts[1]), "held_out": 0.0}
+    made = recipe(tmp_path / "store", data=data)
+    taftcache.extract(made)
+    for part in parts:
+        (part / "1").rename(part / "7")
+    (note,) = lying_in(taftcache.append(made, new_classes="skip", dry_run=True).notes)
+    assert note.startswith("by their file names, the images of 1 (28) lie in 7 now: ")

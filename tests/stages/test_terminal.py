@@ -163,6 +163,28 @@ def test_bars_take_no_markup(monkeypatch):
     assert "[bold]b[/bold]" in stream.getvalue()
 
 
+def test_a_note_that_bars_said_is_not_said_again_on_the_same_terminal(monkeypatch):
+    """A renamed folder was noted twice; a file that takes stdout, or the next command, still gets the note."""
+    out, err = console._Console(), console._Console(stderr=True)
+    out._force_terminal = err._force_terminal = True
+    out.file, err.file = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(console, "OUT", out)
+    monkeypatch.setattr(console, "ERR", err)
+    with console.bars() as progress:
+        progress.say("early")
+    console.print_notes(["early", "late"])
+    assert ("early" in err.file.getvalue(), "early" in out.file.getvalue()) == (True, False)
+    assert "note: late" in out.file.getvalue()
+    out._force_terminal = False
+    console.print_notes(["early"])
+    assert "note: early" in out.file.getvalue()
+    out._force_terminal, out.file = True, io.StringIO()
+    with console.bars():
+        pass
+    console.print_notes(["early"])
+    assert "note: early" in out.file.getvalue()
+
+
 def test_one_of_a_kind_is_singular():
     assert [counted(n, what) for n, what in ((1, "row"), (0, "row"), (1, "class"), (2, "held-out pass"))] == [
         "1 row", "0 rows", "1 class", "2 held-out passes",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from taftcache.cache.format.plan import other_forms
 from taftcache.cache.store import FeatureStore
-from taftcache.names import counted, with_counts
+from taftcache.names import counted, first_few
 
 
 class Away(NamedTuple):
@@ -30,7 +31,8 @@ class Away(NamedTuple):
             said.append(
                 "in the store, but not in the source that the recipe names: "
                 f"{counted(len(self.ids), 'row')} (first: {self.ids[0]}), appended from elsewhere or gone since; such "
-                "rows stay until they are forgotten by id (taftcache append RECIPE --dry-run --json: not_in_source)"
+                "rows stay until they are forgotten by id (listed as not_in_source: taftcache append RECIPE "
+                "--new-classes skip --dry-run --json)"
             )
         return said
 
@@ -43,16 +45,29 @@ def rows_away(store: FeatureStore, given: Collection[str], *, numbered: bool) ->
     return Away(ids, by_number)
 
 
-def renamed_notes(store: FeatureStore, away: Away, present: Collection[str], strange: Mapping[str, int]) -> list[str]:
-    """A note if the source, which has the classes ``present``, has no image left of a class of rows that are ``away``,
-    but images of ``strange`` classes, which have their number: a folder may have been renamed, and so its images."""
-    gone = {*away.ids} if strange else set[str]()
-    parts = store.every_shard if gone else []
-    there = ((i, store.classes[k]) for part in parts for i, k in zip(part.sample_ids, part.labels, strict=True))
-    if not (old := Counter(name for i, name in there if i in gone and name not in present)):
+def renamed_notes(store: FeatureStore, away: Away, given: Mapping[str, str], out: Collection[str]) -> list[str]:
+    """A note on classes of which most rows are ``away``, while images that are ``given`` (id -> class), new and not to
+    stay ``out``, have the same paths below the folder of another class: it was renamed, and so its images."""
+    if not away.ids:
         return []
-    return [
-        f"the source has no image any more of {with_counts(old)}, and new ones of {with_counts(strange)}: an image in "
-        "a renamed folder has another id, and is taken in again beside its row of the old class; a folder that has its "
-        "old name again keeps its rows"
+    held = store.every_id
+    gone, fresh = {*away.ids}, given.keys() - held - {*out}
+    now = defaultdict[str, list[str]](list)
+    for i in fresh - other_forms(fresh, held).keys():  # what is named in another form is refused as such
+        now[_without_class(i, given[i])].append(given[i])
+    rows = [
+        (i, store.classes[k]) for part in store.every_shard for i, k in zip(part.sample_ids, part.labels, strict=True)
     ]
+    every = Counter(name for _, name in rows)
+    moves = Counter((name, other) for i, name in rows if i in gone for other in now[_without_class(i, name)])
+    # most rows, for a few files of other images may have the same names, 0001.png say
+    lie = [f"of {name} ({n}) lie in {other}" for (name, other), n in sorted(moves.items()) if 2 * n > every[name]]
+    return lie and [
+        f"by their file names, the images {first_few(lie, 20)} now: an image in a renamed folder has another id, and "
+        "is taken in again beside its row of the old class; a folder that has its old name again keeps its rows"
+    ]
+
+
+def _without_class(sample: str, name: str) -> str:
+    """An id without the first folder that has its class's name; without such a folder it is like no other."""
+    return f"/{sample}".replace(f"/{name}/", "//", 1)

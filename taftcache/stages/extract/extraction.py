@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -298,7 +297,7 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
         takes = f"taftcache append RECIPE{' --new-classes skip' if strange else ''} takes {them(len(new))} in"
         notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); {takes}")
     notes += other_classes_note(others) if moved is None else []
-    notes += [*away.notes, *renamed_notes(store, away, {*there.values()}, Counter(out.strange.values()))]
+    notes += [*away.notes, *renamed_notes(store, away, there, out.ids | out.closed.keys())]
     notes += in_source_note(recipe, out.ids, numbered=numbered)
     if unread := sorted(skipped & there.keys()):
         images = f"{counted(len(unread), 'image')} that could not be read (first: {unread[0]})"

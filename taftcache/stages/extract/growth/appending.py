@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from contextlib import ExitStack, closing, nullcontext, suppress
 from functools import cached_property, partial
 
@@ -50,8 +49,8 @@ def append(
 
     Args:
         recipe: must ask for what the store was made with; its ``data`` may name another place with more images, but
-            must hold out and limit as before. Its weights may lie elsewhere: if rows are made with them, the store
-            names that place from then on.
+            must hold out and limit as before. Its weights may lie elsewhere: once new rows are there that were
+            made with them, the store names that place.
         new_shard: put all new training samples into one more shard, so that the others keep their files and their
             components. The only way for a balanced plan, in which one more sample would move others.
         dry_run: say what would be added, and add nothing.
@@ -111,8 +110,7 @@ def append(
         notes += in_source_note(recipe, out.ids, numbered=numbered)
         # Another place may have new images alone.
         away = Away([], []) if moved_there else rows_away(store, classes.keys(), numbered=numbered)
-        strange = growth.added or Counter(out.strange.values())
-        renamed = renamed_notes(store, away, {*classes.values()}, strange)
+        renamed = renamed_notes(store, away, classes, out.ids | out.closed.keys())
         for note in renamed:  # now, too: before it is refused, or rows are made
             progress.say(note)
         notes += [*away.notes, *renamed]

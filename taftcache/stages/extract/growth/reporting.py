@@ -26,7 +26,8 @@ class AppendReport:
     forgotten classes, left out, by class. new_classes: samples of classes that the store did not have, by class.
     dropped: models removed because they have no column for the new classes. dry_run: whether all of this is only
     planned. Then it is as if every new sample could be read. not_in_source: ids of rows whose images the store's own
-    source does not have now; empty if the recipe names another, which may have new images alone.
+    source does not have now, but for ids that are numbers of rows; empty for vectors, and if the recipe names another
+    source, which may have new images alone.
     """
 
     store: Path
