@@ -276,6 +276,10 @@ def test_ids_are_found_wherever_a_file_has_texts(tmp_path, monkeypatch):
         file["deep/er"], file["x"] = np.array(ids, dtype="S20"), np.zeros((2, 3))
     with h5py.File(place / "records.h5", "w") as file:
         file["all"] = np.array([(i, 1.0) for i in ids], dtype=[("id", h5py.string_dtype()), ("x", "f4")])
+    with h5py.File(place / "alone.h5", "w") as file:
+        file["description"] = gone
+    with h5py.File(place / "record.h5", "w") as file:
+        file["one"] = np.array((gone, 1.0), dtype=[("name", h5py.string_dtype()), ("x", "f4")])
     np.savez(place / "second.npz", ids=np.array(["a", "b"]), names=ids, x=np.zeros(2))
     np.savez_compressed(place / "beside.npz", names=ids, odd=np.array([{}], dtype=object))
     np.save(place / "records.npy", records)
@@ -286,6 +290,7 @@ def test_ids_are_found_wherever_a_file_has_texts(tmp_path, monkeypatch):
     (place / "windows.csv").write_text("D:\\pics\\" + gone.replace("/", "\\") + ",1\n")
     (place / "slashes.txt").write_text("/" * 100_000 + "\n" + "/" * 4000)
     formed = {"named", "records", "second", "beside", "bytes", "utf-8-sig", "utf-16", "utf-32", "absolute", "windows"}
+    formed |= {"alone", "record"}
     if HAS_PARQUET:
         formed |= arrow_files(place, gone)
     with h5py.File(place / "pickled.h5", "w") as file:
