@@ -27,6 +27,7 @@ NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 # the same reason a text may also end with its line, or with the file.
 QUOTED = re.compile(r'"([^"\\\n]*+(?:\\.[^"\\\n]*+)*+)(?:"|\\?$)', re.MULTILINE)
 DOUBLED = re.compile(r'"((?:[^"]++|"")*+)(?:"|\Z)')
+NO_SIGN = re.compile("&#[0-9]{20,};?")  # no sign has so large a number, and Python reads none of 4,301 digits
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 SOURCES = {".py", ".js", ".html", ".css"}
 # Where a CSV file of ours has an apostrophe before what a spreadsheet would compute.
@@ -110,7 +111,7 @@ def _forms(text: str) -> Iterator[str]:
     yield text
     if "\x1b" in text:
         yield COLOURS.sub(" ", text)
-    if "&" in text and (plain := html.unescape(text)) != text:
+    if "&" in text and (plain := html.unescape(NO_SIGN.sub(" ", text))) != text:
         yield plain
     if "''" in text:
         yield text.replace("''", "'")

@@ -462,6 +462,51 @@ def test_a_folder_that_may_not_be_read_is_noted(tmp_path, monkeypatch):
         assert note.startswith(f"{also}: 1 file ({'closed' if also.name == 'elsewhere' else '.'}) not searched")
 
 
+def test_what_may_not_be_looked_at_is_noted(tmp_path, monkeypatch):
+    """A folder that may be listed but not entered, and a link into it; a file that no library reads."""
+    store = some_vectors(tmp_path / "store", ["cust/0007", *(f"u/{k}" for k in range(20))])
+    (closed := tmp_path / "elsewhere" / "closed").mkdir(parents=True)
+    for name in ("a.csv", "cust"):
+        (closed / name).write_text("any")
+    (tmp_path / "elsewhere" / "link.csv").symlink_to(closed / "a.csv")
+    (tmp_path / "elsewhere" / "nowhere.csv").symlink_to(tmp_path / "nothing")
+    (tmp_path / "elsewhere" / "odd.txt").write_text("any")
+    real, opened = os.stat, Path.open
+
+    def refused(at: str | int, *args: object, **options: object) -> os.stat_result:
+        if not isinstance(at, int) and ("closed/" in os.fspath(at) or os.fspath(at).endswith("link.csv")):
+            raise PermissionError(13, "Permission denied", at)
+        return real(at, *args, **options)
+
+    def odd(self: Path, *args: object, **options: object) -> object:
+        if "closed/" in str(self) or self.name == "link.csv":
+            raise PermissionError(13, "Permission denied", str(self))
+        return opened(self, *args, **options)
+
+    def texts(path: Path) -> FileTexts:
+        if path.name == "odd.txt":
+            raise ValueError("a fault of a library")
+        return read_texts(path)
+
+    taftcache.forget(store, ["cust/0007"])
+    monkeypatch.setattr(os, "stat", refused)
+    monkeypatch.setattr(Path, "open", odd)
+    monkeypatch.setattr(byproducts, "read_texts", texts)
+    report = taftcache.audit(store, also=[tmp_path / "elsewhere"])
+    (note,) = [n for n in report.notes if "not searched" in n]
+    assert "4 files (link.csv, odd.txt, a.csv, cust) not searched" in note.replace("closed/", "")
+    assert report.findings == []
+
+
+def test_a_sign_with_a_number_without_end_hides_no_id(tmp_path):
+    store = some_vectors(tmp_path / "store", ["Anna Müller", *(f"u/{k}" for k in range(20))])
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "page.html").write_text(f"<td>&#{'9' * 5000};</td><td>Anna M&uuml;ller</td>")
+    taftcache.forget(store, ["Anna Müller"])
+    (finding,) = taftcache.audit(store, also=[tmp_path / "elsewhere"]).findings
+    assert finding.problem == "it holds forgotten ids: 1"
+
+
 PLAIN = {
     "semi.csv": "id;label\nAnna Müller;3\n",
     "bar.md": "| id | label |\n|---|---|\n| Anna Müller | 3 |\n",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -46,7 +48,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 def existing_folder(folder: Path | str) -> Path:
     """The folder; RecipeError where there is none."""
     path = local_path(folder)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise RecipeError(
             f"cannot look through {path}: it is not a folder",
             got=str(path),
@@ -67,7 +69,7 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings, strict: bool =
     known = _Known.of(store)
     found, noted = defaultdict[tuple[Path, _Verdict], list[Path]](list), defaultdict[str, list[Path]](list)
     for path, verdict in _judged_below(known, folder):
-        if not path.is_dir() and not _checked_claim(path, to):
+        if not os.path.isdir(path) and not _checked_claim(path, to):
             noted["unchecked"].append(path)
         if verdict.kind == "found":
             found[path.parent, verdict].append(path)
@@ -98,12 +100,15 @@ def _add_finding(parent: Path, verdict: _Verdict, paths: list[Path], to: Finding
 
 
 def _checked_claim(path: Path, to: Findings) -> bool:
-    """Whether a promise of privacy in ``path`` could be checked; one that does not follow is a finding."""
+    """Whether a promise of privacy in ``path`` could be checked; one that does not follow is a finding, and what cannot
+    be read is named as not searched."""
     try:
         for false in audit_statement(exported_meta(path)):
             to.found("privacy statement", str(path), false, "delete it, and export it again from its store")
     except RecipeError:  # dp-accounting is an extra
         return False
+    except (OSError, ValueError):
+        return True
     return True
 
 
@@ -251,12 +256,22 @@ def _judged_below(known: _Known, folder: Path) -> Iterator[tuple[Path, _Verdict]
                 files = strays
         folders.sort()
         for path in (here / name for name in sorted(files)):
-            if path.is_file():
+            if os.path.isdir(path):
+                if not path.is_symlink():
+                    yield from _judged_below(known, path)
+            elif _may_be_file(path):
                 yield path, _of_file(known, path)
-            elif path.is_dir() and not path.is_symlink():
-                yield from _judged_below(known, path)
     for error in closed:
         yield Path(error.filename), UNREAD if known.before else FINE
+
+
+def _may_be_file(path: Path) -> bool:
+    """Whether a path is a file or, in a folder that may be listed but not entered, may be one. `Path.is_file` raises
+    there, as it does for a link that leads there."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError as error:
+        return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def _is_cut_off(names: set[str]) -> bool:
@@ -309,6 +324,14 @@ def _of_path(known: _Known, path: Path) -> _Verdict:
 
 
 def _of_file(known: _Known, path: Path) -> _Verdict:
+    """The verdict on a file, whatever is in it: none ends the audit of the others."""
+    try:
+        return _of_readable(known, path)
+    except (OSError, ValueError):
+        return UNREAD if known.before else FINE
+
+
+def _of_readable(known: _Known, path: Path) -> _Verdict:
     if path.name.endswith(".partial"):
         says = _Verdict("found", "what a write that was killed left; it may hold anything")
         return says if known.before else FINE
