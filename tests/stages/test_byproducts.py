@@ -818,3 +818,24 @@ def test_a_name_that_is_a_number_or_a_word_of_taftcache_is_perhaps_no_id(tmp_pat
     (place / "0008.png").write_bytes(b"\x89PNG")
     (finding,) = taftcache.audit(store, also=[place]).findings
     assert finding.where == str(place / "0008.png")
+    assert "if it only has that name" in finding.do
+
+
+def test_a_name_without_a_folder_may_be_that_of_anything(tmp_path):
+    """Of a file, of a folder, of one that may not be read, and of one that lies in another store."""
+    ids = ["img_1", "backup", "docs", "0001.jpg", "any.txt"]
+    store = some_vectors(tmp_path / "store", [*ids, *(f"u/{k}" for k in range(20))])
+    place = tmp_path / "elsewhere"
+    taftcache.forget(store, ids)
+    taftcache.copy(store, place / "copy")
+    for folder in ("docs", "0001.jpg", "of/backup", "copy/docs"):
+        (place / folder).mkdir(parents=True)
+    for name in ("img_1.png", "backup", "docs/any.txt", "of/0001.jpg.bak"):
+        (place / name).write_text("nothing of anyone")
+    report = taftcache.audit(store, also=[place])
+    assert report.findings == []
+    (note,) = [note for note in report.notes if "may mean something else" in note]
+    assert note.startswith(f"{place}: 8 files (")
+    for name in ("of/0001.jpg", "of/0001.JPG"):
+        (place / name).write_text("nothing of anyone")
+    assert [f.where for f in taftcache.audit(store, also=[place]).findings] == [str(place / "of/0001.jpg")]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from taftcache.backbone.files import file_digest
+from taftcache.backbone.sources.folder import SUFFIXES, suffix
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import FILE
@@ -93,10 +94,11 @@ def _add_finding(parent: Path, verdict: _Verdict, paths: list[Path], to: Finding
         to.found("by-product", str(parent), f"a student, {verdict.text}", do)
     elif len(paths) > SINGLY:
         first = f"{counted(len(paths), 'file')}, {paths[0].name} the first"
-        to.found("by-product", str(parent), f"{first}: {verdict.text}")
+        to.found("by-product", str(parent), f"{first}: {verdict.text}", verdict.do)
     else:
         for path in paths:
-            to.found("by-product", str(path), verdict.text, OTHER_STORE if FeatureStore.exists(path) else None)
+            advice = verdict.do or (OTHER_STORE if FeatureStore.exists(path) else None)
+            to.found("by-product", str(path), verdict.text, advice)
 
 
 def _checked_claim(path: Path, to: Findings) -> bool:
@@ -118,8 +120,8 @@ NOTES = {
     "made of this store before a request has what was forgotten; delete it, and export it again",
     "unread": "not searched: unreadable, packed (an archive, say), or too large (Parquet and Arrow take pip install "
     "'taftcache[parquet]'); what was forgotten may be in there",
-    "common": "with a forgotten id that may mean something else: a number among other text, the name of a class or a "
-    "shard, or a word of taftcache's own",
+    "common": "with a forgotten id that may mean something else: a number among other text, a name without a folder, "
+    "the name of a class or a shard, or a word of taftcache's own",
     "unchecked": "promising privacy: whether their epsilon follows from their noise is checked with "
     "pip install 'taftcache[privacy]'",
 }
@@ -132,15 +134,21 @@ class _Verdict:
     """What is to be said of a file or of another store.
 
     kind: "found" if it holds, or was made from, what was forgotten: ``text`` says how; the others but "fine" are notes.
-    of_student: it is of a student, whose files are one finding.
+    of_student: it is of a student, whose files are one finding. do: what to do; None for what is usual.
     """
 
     kind: Literal["fine", "unsure", "unread", "common", "found"]
     text: str = ""
     of_student: bool = False
+    do: str | None = None
 
 
 FINE, UNSURE, UNREAD, COMMON = _Verdict("fine"), _Verdict("unsure"), _Verdict("unread"), _Verdict("common")
+BY_PATH = _Verdict(
+    "found",
+    "its path ends with a forgotten id",
+    do="if it is the image itself, delete it, if that should go, too; if it only has that name, name a narrower folder",
+)
 CUT_OFF = _Verdict("found", "what a copy that was cut off left; it may hold any row")
 
 
@@ -239,8 +247,6 @@ def _judged_below(known: _Known, folder: Path) -> Iterator[tuple[Path, _Verdict]
     closed = list[OSError]()
     for at, folders, files in os.walk(folder, onerror=closed.append):
         here, names = Path(at), {*folders, *files}
-        if here != folder and (named := _of_path(known, here)).kind == "found":
-            yield here, named
         if _is_cut_off(names):
             folders.clear()
             yield here, CUT_OFF if known.before else FINE
@@ -255,12 +261,15 @@ def _judged_below(known: _Known, folder: Path) -> Iterator[tuple[Path, _Verdict]
                 folders.clear()
                 files = strays
         folders.sort()
-        for path in (here / name for name in sorted(files)):
-            if os.path.isdir(path):
-                if not path.is_symlink():
-                    yield from _judged_below(known, path)
-            elif _may_be_file(path):
-                yield path, _of_file(known, path)
+        within = [here / name for name in sorted(files)]
+        strange = [path for path in within if os.path.isdir(path) and not path.is_symlink()]
+        for path in (*(here / name for name in folders), *strange):
+            if (named := _of_path(known, path, is_folder=True)) != FINE:
+                yield path, named
+        for path in strange:
+            yield from _judged_below(known, path)
+        for path in filter(_may_be_file, within):
+            yield path, _of_file(known, path)
     for error in closed:
         yield Path(error.filename), UNREAD if known.before else FINE
 
@@ -315,12 +324,14 @@ def _said_by(known: _Known, other: FeatureStore) -> set[str]:
     return {text for text in found if not (known.is_own_word(text) or is_own_word(text))}
 
 
-def _of_path(known: _Known, path: Path) -> _Verdict:
-    """What the path of a file or folder tells: that of an image is often its id."""
+def _of_path(known: _Known, path: Path, is_folder: bool = False) -> _Verdict:
+    """What the path of a file or folder tells: that of an image is often its id. An id without a folder in it may be
+    the name of anything, unless it is that of an image, suffix and all; of folders, no number is an id."""
     ids = {i for i in names_in(os.path.abspath(path)) if known.is_forgotten(i)}
-    if any(not isinstance(i, Number) and not known.is_own_word(i) for i in ids):
-        return _Verdict("found", "its path ends with a forgotten id")
-    return COMMON if ids else FINE
+    told = {i for i in ids if not isinstance(i, Number) and not known.is_own_word(i)}
+    if any("/" in i or (i == path.name and not is_folder and suffix(i) in SUFFIXES) for i in told):
+        return BY_PATH
+    return COMMON if (told if is_folder else ids) else FINE
 
 
 def _of_file(known: _Known, path: Path) -> _Verdict:
