@@ -821,6 +821,24 @@ def test_a_name_that_is_a_number_or_a_word_of_taftcache_is_perhaps_no_id(tmp_pat
     assert "if it only has that name" in finding.do
 
 
+def test_a_number_beside_others_in_a_text_is_perhaps_no_id(tmp_path):
+    store = some_vectors(tmp_path / "store", ["7", *(f"u/{k}" for k in range(20))])
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    for name, text in (("losses.csv", "epoch,loss\n7,0.3\n"), ("table.md", "|epoch|loss|\n|---|---|\n| 7 | 0.3 |\n")):
+        (place / name).write_text(text)
+    taftcache.forget(store, ["7"])
+    report = taftcache.audit(store, also=[place])
+    assert report.findings == []
+    (note,) = [note for note in report.notes if "may mean something else" in note]
+    assert note.startswith(f"{place}: 2 files (")
+    for name, text in (("ids.csv", "loss,sample_id\n0.3,7\n"), ("ids.md", "# A\n\n| id | y |\n|--|--|\n| 7 | 3 |\n")):
+        (place / name).write_text(text)
+    (place / "list.txt").write_text("3\n7\n")
+    found = {Path(finding.where).name for finding in taftcache.audit(store, also=[place]).findings}
+    assert found == {"ids.csv", "ids.md", "list.txt"}
+
+
 def test_a_name_without_a_folder_may_be_that_of_anything(tmp_path):
     """Of a file, of a folder, of one that may not be read, and of one that lies in another store."""
     ids = ["img_1", "backup", "docs", "0001.jpg", "any.txt"]
