@@ -167,7 +167,7 @@ def has_only_texts(dtype: np.dtype[Any]) -> bool:
     return not dtype.hasobject or h5py.check_string_dtype(dtype) is not None
 
 
-def _places(shape: tuple[int, ...]) -> Iterator[tuple[int | slice, ...]]:
+def _places(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
     """Where the next ``_TEXTS_AT_ONCE`` values or fewer are, until all have come."""
     if (inner := math.prod(shape[1:])) > _TEXTS_AT_ONCE:
         yield from ((k, *rest) for k in range(shape[0]) for rest in _places(shape[1:]))
@@ -175,7 +175,7 @@ def _places(shape: tuple[int, ...]) -> Iterator[tuple[int | slice, ...]]:
         step = _TEXTS_AT_ONCE // inner
         yield from ((slice(at, at + step),) for at in range(0, shape[0], step))
     else:
-        yield ()
+        yield (...,)
 
 
 def _of_texts(values: NDArray[Any]) -> int:

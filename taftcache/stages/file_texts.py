@@ -20,7 +20,7 @@ from taftcache.backbone.sources.columns import arrow_table, parquet_batches
 from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.errors import TaftcacheError
-from taftcache.stages.texts import Number, meant, names_in, texts_in
+from taftcache.stages.texts import IDS, Number, meant, names_in, texts_in
 
 MAX_TEXT, MAX_HEADER = 256 << 20, 64 << 20
 RUN, BLOCK = 32, 16 << 20  # signs in a row that are text in a file that is not; bytes that are looked at together
@@ -61,8 +61,6 @@ PACKED: tuple[bytes, ...] = (
     *(bytes([0x80, version]) for version in range(2, 6)),
 )
 TAR_AT, TAR = 257, b"ustar"
-# The names of columns and arrays of ids: id, sample_ids, image.id.
-IDS = re.compile(r"(?:.*[^a-z])?ids?", re.IGNORECASE)
 
 
 @dataclass

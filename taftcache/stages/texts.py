@@ -20,6 +20,9 @@ MAX_JSON = 64 << 20  # signs: a longer text is taken line by line
 WORD = re.compile(r"[^\s,;:'\"()\[\]{}<>=|`&*#]+")
 WORDS_OF_AN_ID = 4  # so many words in a row may be an id with blanks in it
 CELLS = "\t\r,;|"  # signs that separate the cells of a table
+_CELL = re.compile(f"[{CELLS}]")
+# The names of columns and arrays of ids: id, sample_ids, image.id.
+IDS = re.compile(r"(?:.*[^a-z])?ids?", re.IGNORECASE)
 ENDS = ".!?\\"  # may follow a word without being part of it
 NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 # Texts in double quotes, as JSON writes them, and cells of a CSV file, in which quotes are doubled. Without "+" after
@@ -27,6 +30,7 @@ NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 # the same reason a text may also end with its line, or with the file.
 QUOTED = re.compile(r'"([^"\\\n]*+(?:\\.[^"\\\n]*+)*+)(?:"|\\?$)', re.MULTILINE)
 DOUBLED = re.compile(r'"((?:[^"]++|"")*+)(?:"|\Z)')
+NO_SIGN = re.compile("&#[0-9]{20,};?")  # no sign has so large a number, and Python reads none of 4,301 digits
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 SOURCES = {".py", ".js", ".html", ".css"}
 # Where a CSV file of ours has an apostrophe before what a spreadsheet would compute.
@@ -90,10 +94,13 @@ def _of_text(text: str) -> Iterator[str]:
     """Lines, cells of a table, words, and quoted strings as JSON and CSV write them."""
     is_markup = text.lstrip()[:1] == "<"  # a comma in it separates no cells, and a text in quotes may be a width
     for form in _forms(text):
+        heading = ""
         for line in form.split("\n"):
             line = line.removesuffix("\r")
-            cells = [line] + [cell for by in ("" if is_markup else CELLS) if by in line for cell in line.split(by)]
-            yield from {*cells, *map(str.strip, cells)}
+            yield from {line, line.strip()}
+            if not is_markup:
+                heading = line if _is_heading(line, heading) else heading
+                yield from _cells(line, heading)
             yield from _of_words(line)
     for quoted in QUOTED.finditer(text):
         with suppress(ValueError):
@@ -104,13 +111,36 @@ def _of_text(text: str) -> Iterator[str]:
     yield from (cell[1].replace('""', '"') for cell in DOUBLED.finditer(text) if '""' in cell[1])
 
 
+def _cells(line: str, heading: str) -> Iterator[str]:
+    """The cells of a line; a number beside others is seldom an id below a ``heading``, unless that has ids there."""
+    for by in CELLS:
+        if by not in line:
+            continue
+        of_ids = {k for k, title in enumerate(heading.split(by)) if _is_of_ids(title)}
+        for k, cell in enumerate(line.split(by)):
+            for text in (cell, cell.strip()):
+                yield Number(text) if heading and k not in of_ids and NUMBER.fullmatch(text) else text
+
+
+def _is_heading(line: str, before: str) -> bool:
+    """Whether a line names columns: one of ids, or any, without a number, where no line ``before`` did."""
+    if before and "id" not in line.lower():
+        return False
+    cells = [cell.strip() for cell in _CELL.split(line)]
+    return any(map(_is_of_ids, cells)) or not (before or len(cells) == 1 or any(map(NUMBER.fullmatch, cells)))
+
+
+def _is_of_ids(title: str) -> bool:
+    return IDS.fullmatch(title.strip(' "')) is not None
+
+
 def _forms(text: str) -> Iterator[str]:
     """The text as it is; without a terminal's colours; and with HTML's entities and SQL's doubled quotes as the signs
     that they mean."""
     yield text
     if "\x1b" in text:
         yield COLOURS.sub(" ", text)
-    if "&" in text and (plain := html.unescape(text)) != text:
+    if "&" in text and (plain := html.unescape(NO_SIGN.sub(" ", text))) != text:
         yield plain
     if "''" in text:
         yield text.replace("''", "'")

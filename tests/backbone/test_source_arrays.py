@@ -455,6 +455,13 @@ def test_hdf5_labels_that_are_one_text(tmp_path):
         only(source="hdf5", train=str(file))
 
 
+def test_hdf5_classes_that_are_one_text(tmp_path):
+    with h5py.File(file := tmp_path / "a.hdf5", "w") as arrays:
+        arrays["images"], arrays["labels"], arrays["classes"] = PIXELS, np.zeros(len(PIXELS), int), "cat"
+    with pytest.raises(DataError, match="fewer than two classes"):
+        only(source="hdf5", train=str(file))
+
+
 def test_hdf5_images_that_would_each_unpack_a_large_chunk(tmp_path):
     shape = (65, 1024, 1024)
     with h5py.File(tmp_path / "a.hdf5", "w") as arrays:

@@ -767,6 +767,19 @@ def test_only_stores_are_written_to_a_bucket(place, tmp_path, monkeypatch) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
+def test_an_audit_reads_what_macos_put_into_a_bucket(address, proxy) -> None:
+    small(address)
+    with FeatureStore(address, mode="a") as store, store.transaction() as change:
+        change.erase(IDS[:1])
+    s3 = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{proxy.to}")
+    for said, found in ((b"", []), (f'"the picture of": ["{IDS[0]}"], and so on'.encode(), [".DS_Store"])):
+        key = "some/stores/mine/.DS_Store"
+        s3.put_object(Bucket=address.split("/")[2], Key=key, Body=b"\0\0\0\1Bud1\0" + said)
+        report = taftcache.audit(address)
+        assert [f.where for f in report.findings if f.kind == "leftover file"] == found
+        assert [note.partition(":")[0] for note in report.notes if "macOS" in note] == ([] if found else [".DS_Store"])
+
+
 def test_an_audit_says_that_a_bucket_keeps_old_versions(address, proxy) -> None:
     small(address)
     assert not any("old versions" in note for note in taftcache.audit(address).notes)

@@ -276,6 +276,10 @@ def test_ids_are_found_wherever_a_file_has_texts(tmp_path, monkeypatch):
         file["deep/er"], file["x"] = np.array(ids, dtype="S20"), np.zeros((2, 3))
     with h5py.File(place / "records.h5", "w") as file:
         file["all"] = np.array([(i, 1.0) for i in ids], dtype=[("id", h5py.string_dtype()), ("x", "f4")])
+    with h5py.File(place / "alone.h5", "w") as file:
+        file["description"] = gone
+    with h5py.File(place / "record.h5", "w") as file:
+        file["one"] = np.array((gone, 1.0), dtype=[("name", h5py.string_dtype()), ("x", "f4")])
     np.savez(place / "second.npz", ids=np.array(["a", "b"]), names=ids, x=np.zeros(2))
     np.savez_compressed(place / "beside.npz", names=ids, odd=np.array([{}], dtype=object))
     np.save(place / "records.npy", records)
@@ -286,6 +290,7 @@ def test_ids_are_found_wherever_a_file_has_texts(tmp_path, monkeypatch):
     (place / "windows.csv").write_text("D:\\pics\\" + gone.replace("/", "\\") + ",1\n")
     (place / "slashes.txt").write_text("/" * 100_000 + "\n" + "/" * 4000)
     formed = {"named", "records", "second", "beside", "bytes", "utf-8-sig", "utf-16", "utf-32", "absolute", "windows"}
+    formed |= {"alone", "record"}
     if HAS_PARQUET:
         formed |= arrow_files(place, gone)
     with h5py.File(place / "pickled.h5", "w") as file:
@@ -455,6 +460,51 @@ def test_a_folder_that_may_not_be_read_is_noted(tmp_path, monkeypatch):
     for also in (tmp_path / "elsewhere", tmp_path / "elsewhere" / "closed"):
         (note,) = [n for n in taftcache.audit(store, also=[also]).notes if "not searched" in n]
         assert note.startswith(f"{also}: 1 file ({'closed' if also.name == 'elsewhere' else '.'}) not searched")
+
+
+def test_what_may_not_be_looked_at_is_noted(tmp_path, monkeypatch):
+    """A folder that may be listed but not entered, and a link into it; a file that no library reads."""
+    store = some_vectors(tmp_path / "store", ["cust/0007", *(f"u/{k}" for k in range(20))])
+    (closed := tmp_path / "elsewhere" / "closed").mkdir(parents=True)
+    for name in ("a.csv", "cust"):
+        (closed / name).write_text("any")
+    (tmp_path / "elsewhere" / "link.csv").symlink_to(closed / "a.csv")
+    (tmp_path / "elsewhere" / "nowhere.csv").symlink_to(tmp_path / "nothing")
+    (tmp_path / "elsewhere" / "odd.txt").write_text("any")
+    real, opened = os.stat, Path.open
+
+    def refused(at: str | int, *args: object, **options: object) -> os.stat_result:
+        if not isinstance(at, int) and ("closed/" in os.fspath(at) or os.fspath(at).endswith("link.csv")):
+            raise PermissionError(13, "Permission denied", at)
+        return real(at, *args, **options)
+
+    def odd(self: Path, *args: object, **options: object) -> object:
+        if "closed/" in str(self) or self.name == "link.csv":
+            raise PermissionError(13, "Permission denied", str(self))
+        return opened(self, *args, **options)
+
+    def texts(path: Path) -> FileTexts:
+        if path.name == "odd.txt":
+            raise ValueError("a fault of a library")
+        return read_texts(path)
+
+    taftcache.forget(store, ["cust/0007"])
+    monkeypatch.setattr(os, "stat", refused)
+    monkeypatch.setattr(Path, "open", odd)
+    monkeypatch.setattr(byproducts, "read_texts", texts)
+    report = taftcache.audit(store, also=[tmp_path / "elsewhere"])
+    (note,) = [n for n in report.notes if "not searched" in n]
+    assert "4 files (link.csv, odd.txt, a.csv, cust) not searched" in note.replace("closed/", "")
+    assert report.findings == []
+
+
+def test_a_sign_with_a_number_without_end_hides_no_id(tmp_path):
+    store = some_vectors(tmp_path / "store", ["Anna Müller", *(f"u/{k}" for k in range(20))])
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "page.html").write_text(f"<td>&#{'9' * 5000};</td><td>Anna M&uuml;ller</td>")
+    taftcache.forget(store, ["Anna Müller"])
+    (finding,) = taftcache.audit(store, also=[tmp_path / "elsewhere"]).findings
+    assert finding.problem == "it holds forgotten ids: 1"
 
 
 PLAIN = {
@@ -768,3 +818,42 @@ def test_a_name_that_is_a_number_or_a_word_of_taftcache_is_perhaps_no_id(tmp_pat
     (place / "0008.png").write_bytes(b"\x89PNG")
     (finding,) = taftcache.audit(store, also=[place]).findings
     assert finding.where == str(place / "0008.png")
+    assert "if it only has that name" in finding.do
+
+
+def test_a_number_beside_others_in_a_text_is_perhaps_no_id(tmp_path):
+    store = some_vectors(tmp_path / "store", ["7", *(f"u/{k}" for k in range(20))])
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    for name, text in (("losses.csv", "epoch,loss\n7,0.3\n"), ("table.md", "|epoch|loss|\n|---|---|\n| 7 | 0.3 |\n")):
+        (place / name).write_text(text)
+    taftcache.forget(store, ["7"])
+    report = taftcache.audit(store, also=[place])
+    assert report.findings == []
+    (note,) = [note for note in report.notes if "may mean something else" in note]
+    assert note.startswith(f"{place}: 2 files (")
+    for name, text in (("ids.csv", "loss,sample_id\n0.3,7\n"), ("ids.md", "# A\n\n| id | y |\n|--|--|\n| 7 | 3 |\n")):
+        (place / name).write_text(text)
+    (place / "list.txt").write_text("3\n7\n")
+    found = {Path(finding.where).name for finding in taftcache.audit(store, also=[place]).findings}
+    assert found == {"ids.csv", "ids.md", "list.txt"}
+
+
+def test_a_name_without_a_folder_may_be_that_of_anything(tmp_path):
+    """Of a file, of a folder, of one that may not be read, and of one that lies in another store."""
+    ids = ["img_1", "backup", "docs", "0001.jpg", "any.txt"]
+    store = some_vectors(tmp_path / "store", [*ids, *(f"u/{k}" for k in range(20))])
+    place = tmp_path / "elsewhere"
+    taftcache.forget(store, ids)
+    taftcache.copy(store, place / "copy")
+    for folder in ("docs", "0001.jpg", "of/backup", "copy/docs"):
+        (place / folder).mkdir(parents=True)
+    for name in ("img_1.png", "backup", "docs/any.txt", "of/0001.jpg.bak"):
+        (place / name).write_text("nothing of anyone")
+    report = taftcache.audit(store, also=[place])
+    assert report.findings == []
+    (note,) = [note for note in report.notes if "may mean something else" in note]
+    assert note.startswith(f"{place}: 8 files (")
+    for name in ("of/0001.jpg", "of/0001.JPG"):
+        (place / name).write_text("nothing of anyone")
+    assert [f.where for f in taftcache.audit(store, also=[place]).findings] == [str(place / "of/0001.jpg")]

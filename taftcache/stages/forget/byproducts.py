@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from taftcache.backbone.files import file_digest
+from taftcache.backbone.sources.folder import SUFFIXES, suffix
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import FILE
@@ -46,7 +49,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 def existing_folder(folder: Path | str) -> Path:
     """The folder; RecipeError where there is none."""
     path = local_path(folder)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise RecipeError(
             f"cannot look through {path}: it is not a folder",
             got=str(path),
@@ -67,7 +70,7 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings, strict: bool =
     known = _Known.of(store)
     found, noted = defaultdict[tuple[Path, _Verdict], list[Path]](list), defaultdict[str, list[Path]](list)
     for path, verdict in _judged_below(known, folder):
-        if not path.is_dir() and not _checked_claim(path, to):
+        if not os.path.isdir(path) and not _checked_claim(path, to):
             noted["unchecked"].append(path)
         if verdict.kind == "found":
             found[path.parent, verdict].append(path)
@@ -91,19 +94,23 @@ def _add_finding(parent: Path, verdict: _Verdict, paths: list[Path], to: Finding
         to.found("by-product", str(parent), f"a student, {verdict.text}", do)
     elif len(paths) > SINGLY:
         first = f"{counted(len(paths), 'file')}, {paths[0].name} the first"
-        to.found("by-product", str(parent), f"{first}: {verdict.text}")
+        to.found("by-product", str(parent), f"{first}: {verdict.text}", verdict.do)
     else:
         for path in paths:
-            to.found("by-product", str(path), verdict.text, OTHER_STORE if FeatureStore.exists(path) else None)
+            advice = verdict.do or (OTHER_STORE if FeatureStore.exists(path) else None)
+            to.found("by-product", str(path), verdict.text, advice)
 
 
 def _checked_claim(path: Path, to: Findings) -> bool:
-    """Whether a promise of privacy in ``path`` could be checked; one that does not follow is a finding."""
+    """Whether a promise of privacy in ``path`` could be checked; one that does not follow is a finding, and what cannot
+    be read is named as not searched."""
     try:
         for false in audit_statement(exported_meta(path)):
             to.found("privacy statement", str(path), false, "delete it, and export it again from its store")
     except RecipeError:  # dp-accounting is an extra
         return False
+    except (OSError, ValueError):
+        return True
     return True
 
 
@@ -113,8 +120,8 @@ NOTES = {
     "made of this store before a request has what was forgotten; delete it, and export it again",
     "unread": "not searched: unreadable, packed (an archive, say), or too large (Parquet and Arrow take pip install "
     "'taftcache[parquet]'); what was forgotten may be in there",
-    "common": "with a forgotten id that may mean something else: a number among other text, the name of a class or a "
-    "shard, or a word of taftcache's own",
+    "common": "with a forgotten id that may mean something else: a number among other text, a name without a folder, "
+    "the name of a class or a shard, or a word of taftcache's own",
     "unchecked": "promising privacy: whether their epsilon follows from their noise is checked with "
     "pip install 'taftcache[privacy]'",
 }
@@ -127,15 +134,21 @@ class _Verdict:
     """What is to be said of a file or of another store.
 
     kind: "found" if it holds, or was made from, what was forgotten: ``text`` says how; the others but "fine" are notes.
-    of_student: it is of a student, whose files are one finding.
+    of_student: it is of a student, whose files are one finding. do: what to do; None for what is usual.
     """
 
     kind: Literal["fine", "unsure", "unread", "common", "found"]
     text: str = ""
     of_student: bool = False
+    do: str | None = None
 
 
 FINE, UNSURE, UNREAD, COMMON = _Verdict("fine"), _Verdict("unsure"), _Verdict("unread"), _Verdict("common")
+BY_PATH = _Verdict(
+    "found",
+    "its path ends with a forgotten id",
+    do="if it is the image itself, delete it, if that should go, too; if it only has that name, name a narrower folder",
+)
 CUT_OFF = _Verdict("found", "what a copy that was cut off left; it may hold any row")
 
 
@@ -234,8 +247,6 @@ def _judged_below(known: _Known, folder: Path) -> Iterator[tuple[Path, _Verdict]
     closed = list[OSError]()
     for at, folders, files in os.walk(folder, onerror=closed.append):
         here, names = Path(at), {*folders, *files}
-        if here != folder and (named := _of_path(known, here)).kind == "found":
-            yield here, named
         if _is_cut_off(names):
             folders.clear()
             yield here, CUT_OFF if known.before else FINE
@@ -250,13 +261,26 @@ def _judged_below(known: _Known, folder: Path) -> Iterator[tuple[Path, _Verdict]
                 folders.clear()
                 files = strays
         folders.sort()
-        for path in (here / name for name in sorted(files)):
-            if path.is_file():
-                yield path, _of_file(known, path)
-            elif path.is_dir() and not path.is_symlink():
-                yield from _judged_below(known, path)
+        within = [here / name for name in sorted(files)]
+        strange = [path for path in within if os.path.isdir(path) and not path.is_symlink()]
+        for path in (*(here / name for name in folders), *strange):
+            if (named := _of_path(known, path, is_folder=True)) != FINE:
+                yield path, named
+        for path in strange:
+            yield from _judged_below(known, path)
+        for path in filter(_may_be_file, within):
+            yield path, _of_file(known, path)
     for error in closed:
         yield Path(error.filename), UNREAD if known.before else FINE
+
+
+def _may_be_file(path: Path) -> bool:
+    """Whether a path is a file or, in a folder that may be listed but not entered, may be one. `Path.is_file` raises
+    there, as it does for a link that leads there."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError as error:
+        return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def _is_cut_off(names: set[str]) -> bool:
@@ -300,15 +324,25 @@ def _said_by(known: _Known, other: FeatureStore) -> set[str]:
     return {text for text in found if not (known.is_own_word(text) or is_own_word(text))}
 
 
-def _of_path(known: _Known, path: Path) -> _Verdict:
-    """What the path of a file or folder tells: that of an image is often its id."""
+def _of_path(known: _Known, path: Path, is_folder: bool = False) -> _Verdict:
+    """What the path of a file or folder tells: that of an image is often its id. An id without a folder in it may be
+    the name of anything, unless it is that of an image, suffix and all; of folders, no number is an id."""
     ids = {i for i in names_in(os.path.abspath(path)) if known.is_forgotten(i)}
-    if any(not isinstance(i, Number) and not known.is_own_word(i) for i in ids):
-        return _Verdict("found", "its path ends with a forgotten id")
-    return COMMON if ids else FINE
+    told = {i for i in ids if not isinstance(i, Number) and not known.is_own_word(i)}
+    if any("/" in i or (i == path.name and not is_folder and suffix(i) in SUFFIXES) for i in told):
+        return BY_PATH
+    return COMMON if (told if is_folder else ids) else FINE
 
 
 def _of_file(known: _Known, path: Path) -> _Verdict:
+    """The verdict on a file, whatever is in it: none ends the audit of the others."""
+    try:
+        return _of_readable(known, path)
+    except (OSError, ValueError):
+        return UNREAD if known.before else FINE
+
+
+def _of_readable(known: _Known, path: Path) -> _Verdict:
     if path.name.endswith(".partial"):
         says = _Verdict("found", "what a write that was killed left; it may hold anything")
         return says if known.before else FINE

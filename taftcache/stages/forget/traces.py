@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
 
 from taftcache.cache.collect import clearing
 from taftcache.cache.format.manifest import FILE
+from taftcache.cache.format.naming import MAX_BYTES
 from taftcache.cache.format.plan import MAX_ID_BYTES, shard_names
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.bucket import Bucket
@@ -19,7 +21,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import mean_token_norm, token_norm_sum
 from taftcache.cache.write.sweep import TRANSACTION
-from taftcache.errors import StoreError
+from taftcache.errors import FormatError, StoreError
 from taftcache.names import CLASS, counted, is_from_macos, typed
 from taftcache.stages.file_texts import headers, read_texts
 from taftcache.stages.forget.finding import UNFINISHED, Findings
@@ -54,8 +56,8 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
     for path, command in clearing(store, strays).items():
         if path == TRANSACTION:  # without rows that were forgotten before; the next command that writes removes it
             to.found(UNFINISHED, path, "left by a command that was stopped; no part of the store", command)
-        elif _is_from_macos(store, path):
-            if _says_forgotten(store, path):
+        elif (data := _of_macos(store, path)) is not None:
+            if _says_forgotten(store, data):
                 to.found("leftover file", path, "a file of macOS with a forgotten id in it", command)
             else:
                 to.notes.append(f"{path}: a file of macOS, only searched for texts; to remove it: {command}")
@@ -79,21 +81,25 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
         to.notes.append("the bucket keeps old versions of objects, and forgotten rows in them: delete these there")
 
 
-def _is_from_macos(store: FeatureStore, path: str) -> bool:
-    """Whether macOS made a file: by its name and its first bytes, for under such a name anything may lie."""
+def _of_macos(store: FeatureStore, path: str) -> bytes | None:
+    """The bytes of a file that macOS made, None of any other: told by its name and its first bytes, for under such a
+    name anything may lie."""
     name = path.rpartition("/")[2]
-    with suppress(OSError):
-        if is_from_macos(name):
-            with (Path(store.path) / path).open("rb") as file:
-                return file.read(8).startswith(b"\0\5\x16\7" if name.startswith("._") else b"\0\0\0\1Bud1")
-    return False
+    if is_from_macos(name):
+        with suppress(OSError, FormatError):  # it is too large, or no plain file
+            data = store.root.read(path, MAX_BYTES)
+            return data if data.startswith(b"\0\5\x16\7" if name.startswith("._") else b"\0\0\0\1Bud1") else None
+    return None
 
 
-def _says_forgotten(store: FeatureStore, path: str) -> bool:
-    """Whether a forgotten id is among the texts of a file in the store's folder."""
+def _says_forgotten(store: FeatureStore, data: bytes) -> bool:
+    """Whether a forgotten id is among the texts of a file in the store, which may lie in a bucket."""
     is_own_word = own_words(store)
-    texts = read_texts(Path(store.path) / path).candidates()
-    return any(store.is_forgotten(text) and not is_own_word(text) for text in texts)
+    with NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        texts = read_texts(Path(file.name)).candidates()
+        return any(store.is_forgotten(text) and not is_own_word(text) for text in texts)
 
 
 def check_names(store: FeatureStore, to: Findings) -> None:
