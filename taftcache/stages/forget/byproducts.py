@@ -49,7 +49,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 def existing_folder(folder: Path | str) -> Path:
     """The folder; RecipeError where there is none."""
     path = local_path(folder)
-    if not os.path.isdir(path):
+    if not path.is_dir():  # raises what is wrong with its name, or with a folder above it
         raise RecipeError(
             f"cannot look through {path}: it is not a folder",
             got=str(path),
