@@ -97,13 +97,13 @@ def _check_unpacked(node: h5py.Dataset, name: str, size: int, packer: int) -> No
     found, chunk = list[tuple[tuple[int, ...], int]](), _chunk_bytes(node) + 4  # with a checksum
     if packer == _LZF:  # bounded by its form: 264 bytes from three
         return
-    large = most_expanded(size) // _TIGHTEST
+    large, bit = most_expanded(size) // _TIGHTEST, filters_of(node).index(packer)
     node.id.chunk_iter(lambda c: found.append((c.chunk_offset, c.size)) if c.size > large else None)
     for place, stored in found:
         if stored > size:
             raise ValueError(f"{name} has a chunk of {stored} bytes, more than its file of {size}")
         skipped, packed = node.id.read_direct_chunk(place)
-        if skipped >> filters_of(node).index(packer) & 1:
+        if skipped >> bit & 1:
             continue
         try:
             is_more = (
