@@ -1,4 +1,4 @@
-"""Beside taftcache: a linear probe, LoRA, and fine-tuning of the last block and of the whole network.
+"""Beside taftcache: linear probes, LoRA, and fine-tuning of the last block and of the whole network.
 
     python benchmarks/alternatives.py [--data NAME …] [--full] [--only METHOD …] [--bfloat16] [--keep FOLDER] [--json]
 
@@ -7,11 +7,12 @@ preprocessing. NAME is digits (scikit-learn's, through the bundled ViT; what run
 cifar10 (both through DeiT-tiny, from TAFTCACHE_DATA; ``--full`` is both). Of CIFAR-10 there are 3,000 training and
 2,000 held-out images, and not the bundled ViT, which was trained on CIFAR-10.
 
-probe: scikit-learn's logistic regression on the untouched features, C from four and up to two beyond the end at which
-the best lies. last block: the last block, the final norm and the head, from the store's tokens, which are cached for it
+probe, ridge: scikit-learn's logistic regression and its ridge classification on the untouched features, C or alpha from
+four and up to two beyond the end at which the best lies. every-block ridge: the same ridge on what the head on every
+block reads. last block: the last block, the final norm and the head, from the store's tokens, which are cached for it
 too, and through its class row alone, which is all that the head reads; from the pre-trained block and from one that is
 drawn as taftcache's is, whichever is the better on the rows that choose. lora: peft's, rank 8 on every qkv, α 16, and
-the head. all: every weight. The last three are AdamW on float32 weights, batches of 32, with a warm-up over a tenth of
+the head. all: every weight. These three are AdamW on float32 weights, batches of 32, with a warm-up over a tenth of
 the steps and a cosine to zero; ``--bfloat16`` has their products in bfloat16, half as fast again on a processor that
 can. The rate is the best on a training row in five, at half of the epochs, of three and of up to two more beyond the
 end at which the best one lies; ``at_end`` says where it still does.
@@ -22,7 +23,7 @@ same images and in as many shards, from a store of its own.
 
 Seconds are of the clock and of the processor: ``prepare`` (features or decoded images), ``choose`` and ``train``. Then
 what a removal costs. taftcache solves one shard again, or forgets one sample in all of its models by either mode. The
-probe is fitted again to the cached features. The other three have one model of all rows and no shards, so that what
+probes are fitted again to the cached features. Those three have one model of all rows and no shards, so that what
 one shard or one sample did leaves them only by a training from the start, at the rate that was chosen before.
 
 ``--keep FOLDER`` keeps what each method gave, and each training of a choice; what was measured with the same settings
@@ -49,46 +50,48 @@ import numpy as np
 from numpy.typing import NDArray
 from record import json_parser, print_report, record, timed
 from rivals import BATCH, DATA, RIVALS, SHARDS, Case, added, rival
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import taftcache
 from taftcache import FeatureStore
 from taftcache.names import MEAN, component_of, model_of
 from taftcache.report.paired import row_verdict
 from taftcache.stages.look.evaluation import accuracy_interval
-from taftcache.stages.look.probe import MOST_STEPS, head_features, linear_probe, untouched_base
+from taftcache.stages.look.probe import LOGISTIC, RIDGE, head_features, linear_probe, unfitted, untouched_base
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.held_out import rows_right
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.solving import solve_component
 
-METHODS = ("probe", *RIVALS, "taftcache", "every block")
-# What init drafts, over what a recipe says.
-DRAFTED = (
-    *("backbone.features=every block", "tangent.blocks=0", "tangent.init=zero", "tangent.reset_block=false"),
-    *("objective.ridge=auto", "solver.tolerance=auto", "store.cache=auto"),
-)
+METHODS = ("probe", "ridge", *RIVALS, "taftcache", "every block", "every-block ridge")
 
 
-def probe(case: Case) -> dict[str, Any]:
-    """What ``evaluate --probe`` fits, and one fit more without the first row."""
-    with FeatureStore(case.recipe.store_path) as store:
+def probe(case: Case, kind: str = LOGISTIC) -> dict[str, Any]:
+    """One of the two probes that ``evaluate --probe`` chooses from."""
+    return probed(case.recipe.store_path, kind, case.prepared["tokens"])
+
+
+def every_block_probe(case: Case) -> dict[str, Any]:
+    """The ridge on what the head on every block reads, from the store that this was measured with."""
+    path, prepare = case.drafted_store()
+    return probed(path, RIDGE, prepare)
+
+
+def probed(path: Path, kind: str, prepare: dict[str, float]) -> dict[str, Any]:
+    """The probe of that kind over a store, and one fit more without the first row."""
+    with FeatureStore(path) as store:
         settings = settings_of(store)
         assert store.held_out is not None
-        (found, right), seconds = timed(partial(linear_probe, store, settings, store.held_out))
+        (found, right), seconds = timed(partial(linear_probe, store, settings, store.held_out, kinds=[kind]))
         features, labels = head_features(untouched_base(store, settings), store.shards)
-    fit = make_pipeline(StandardScaler(), LogisticRegression(C=found.C, max_iter=MOST_STEPS)).fit
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as in the probe itself
-        _, refit = timed(lambda: fit(features[1:], labels[1:]))
-    again = {"how": "a fit at the chosen C, from the cached features", **refit}
-    choose = {kind: seconds[kind] - refit[kind] for kind in refit}
+        _, refit = timed(lambda: unfitted(kind, found.strength).fit(features[1:], labels[1:]))
+    again = {"how": "a fit at the chosen strength, from the cached features", **refit}
+    choose = {part: seconds[part] - refit[part] for part in refit}
     return {
         "right": right.astype(int).tolist(),
-        "chosen": {"C": found.C},
-        "seconds": {"prepare": case.prepared["tokens"], "choose": choose, "train": refit},
+        "chosen": {"C" if kind == LOGISTIC else "alpha": found.strength},
+        "seconds": {"prepare": prepare, "choose": choose, "train": refit},
         "shard": again,
         "sample": again,
     }
@@ -101,10 +104,8 @@ def ours(case: Case) -> dict[str, Any]:
 
 def every_block(case: Case) -> dict[str, Any]:
     """The head on every block."""
-    recipe = case.drafted(*DRAFTED)
-    shutil.rmtree(recipe.store_path, ignore_errors=True)
-    _, prepare = timed(lambda: taftcache.extract(recipe))
-    return trained(case.folder / "trained-every-block", recipe.store_path, prepare)
+    path, prepare = case.drafted_store()
+    return trained(case.folder / "trained-every-block", path, prepare)
 
 
 def trained(path: Path, extracted: Path, prepare: dict[str, float]) -> dict[str, Any]:
@@ -154,7 +155,12 @@ def recorded(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return {**work(), **record()}
 
 
-OWN = {"probe": probe, "every block": every_block}
+OWN: dict[str, Callable[[Case], dict[str, Any]]] = {
+    "probe": probe,
+    "ridge": partial(probe, kind=RIDGE),
+    "every block": every_block,
+    "every-block ridge": every_block_probe,
+}
 
 
 def measured(name: str, place: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -187,15 +193,17 @@ def measured(name: str, place: Path, args: argparse.Namespace) -> dict[str, Any]
 
 
 def compared(found: dict[str, Any]) -> dict[str, Any]:
-    """Of each method the accuracy with its interval, and taftcache against it, in place of which rows were right."""
+    """Of each method the accuracy with its interval, and how taftcache's two models of all rows compare with it, in place
+    of which rows were right."""
     right: dict[str, NDArray[np.bool_]] = {m: np.array(of["right"], bool) for m, of in found.items()}
     report: dict[str, dict[str, Any]] = {}
     for method, of in found.items():
         low, high = accuracy_interval(right[method])
         report[method] = {"accuracy": [float(right[method].mean()), low, high]}
-        if method != "taftcache" and "taftcache" in right:
-            ahead, interval, verdict = row_verdict(right["taftcache"], right[method])
-            report[method]["taftcache_against_it"] = {"ahead": [ahead, *interval], "verdict": verdict}
+        for ours, name in (("taftcache", "taftcache"), ("every block", "head")):
+            if method != ours and ours in right:
+                ahead, interval, verdict = row_verdict(right[ours], right[method])
+                report[method][f"{name}_against_it"] = {"ahead": [ahead, *interval], "verdict": verdict}
         report[method] |= {key: value for key, value in of.items() if key != "right"}
     return report
 

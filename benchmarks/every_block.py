@@ -6,8 +6,9 @@ DATA is digits, caltech101, caltech101-bundled or cifar10; all but digits need T
 where it is set; they go through DeiT-tiny, or the bundled ViT where the name says so. Each is run twice with λ chosen
 from the rows, as its recipe is (the last block re-initialised and linearised), and with backbone.features =
 "every block", tangent.blocks = 0 and tangent.init = "zero". Held against each other, on the same held-out rows: the two
-models of all rows, the two means of the components, and each model of all rows and the linear probe of its own
-features. Nothing of it depends on what else the machine does.
+models of all rows, the two means of the components, and each model of all rows and both linear probes of its own
+features: scikit-learn's ridge classification and its logistic regression. Nothing of it depends on what else the
+machine does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from taftcache.model.component import read_component
 from taftcache.names import EXACT, MEAN
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.report.paired import row_verdict
-from taftcache.stages.look.evaluation import PROBE
+from taftcache.stages.look.evaluation import accuracy_interval
+from taftcache.stages.look.probe import STRENGTHS, linear_probe
 from taftcache.stages.train.record import settings_of
 from taftcache.tangent.operator import TangentOperator
 
@@ -65,18 +67,29 @@ def ran(recipe: Recipe) -> dict[str, Any]:
     taftcache.extract(recipe)
     taftcache.train(recipe.store_path, recipe)
     taftcache.compose(recipe.store_path, recipe=recipe)
-    scores = taftcache.evaluate(recipe.store_path, probe=True)
-    assert scores.against is not None
+    scores = taftcache.evaluate(recipe.store_path)
     with FeatureStore(recipe.store_path) as store:
+        models = {name: right(store, name) for name in (EXACT, MEAN)}
         return {
             "rows": sum(shard.rows for shard in store.shards),
             "held_out": scores.rows,
             "bytes_per_sample": store.shards[0].nbytes / store.shards[0].rows,
-            "accuracy": {m: [scores.accuracy[m], *scores.intervals[m]] for m in (EXACT, MEAN, PROBE)},
-            "ahead_of_probe": [scores.against.ahead, *scores.against.interval],
-            "verdict": scores.against.verdict,
-            "right": {name: right(store, name) for name in (EXACT, MEAN)},
+            "accuracy": {m: [scores.accuracy[m], *scores.intervals[m]] for m in (EXACT, MEAN)},
+            "probes": {kind: probed(store, kind, models[EXACT]) for kind in STRENGTHS},
+            "right": models,
         }
+
+
+def probed(store: FeatureStore, kind: str, exact: dict[str, bool]) -> dict[str, Any]:
+    """A probe, and the model of all rows against it; ``exact``: which rows this has right."""
+    assert store.held_out is not None
+    found, hits = linear_probe(store, settings_of(store), store.held_out, kinds=[kind])
+    ahead, interval, verdict = row_verdict(np.array([exact[i] for i in store.held_out.sample_ids]), hits)
+    return {
+        "accuracy": [found.accuracy, *accuracy_interval(hits)],
+        "strength": found.strength,
+        "exact_against_it": {"ahead": ahead, "interval": interval, "verdict": verdict},
+    }
 
 
 def measured(name: str, folder: Path) -> dict[str, Any]:
@@ -108,7 +121,8 @@ def main() -> None:
         return
     for name, of in found.items():
         for kind in ("last", "every"):
-            scores = "  ".join(f"{model} {100 * a:.2f} %" for model, (a, *_) in of[kind]["accuracy"].items())
+            shares = of[kind]["accuracy"] | {probe: one["accuracy"] for probe, one in of[kind]["probes"].items()}
+            scores = "  ".join(f"{model} {100 * a:.2f} %" for model, (a, *_) in shares.items())
             print(f"{name}, {kind}: {scores}  {of[kind]['bytes_per_sample']:,.0f} bytes a sample")
         for model, both in of["every_against_last"].items():
             low, high = both["interval"]

@@ -61,6 +61,19 @@ RIVALS = {
 }
 
 
+# What init drafts, over what a recipe says.
+DRAFTED = (
+    *("backbone.features=every block", "tangent.blocks=0", "tangent.init=zero", "tangent.reset_block=false"),
+    *("objective.ridge=auto", "solver.tolerance=auto", "store.cache=auto"),
+)
+
+
+def extracted(recipe: Recipe) -> dict[str, float]:
+    """Seconds of an extraction, all of it at once: what an interrupted run left is no measure of the whole."""
+    shutil.rmtree(recipe.store_path, ignore_errors=True)
+    return timed(lambda: taftcache.extract(recipe))[1]
+
+
 def added(*seconds: dict[str, float]) -> dict[str, float]:
     """Seconds of several parts."""
     return {kind: sum(part[kind] for part in seconds) for kind in ("clock", "processor")}
@@ -106,7 +119,7 @@ class Case:
         self.recipe: Recipe = load_recipe(recipe, [*overrides, f"store.path={self.folder / 'store'}"])
         self._from = (recipe, overrides)
         self.kept = Kept(self.folder, recipe=[recipe, *overrides])
-        self.prepared = {"tokens": self.kept.once("extraction", self._extract)}
+        self.prepared = {"tokens": self.kept.once("extraction", partial(extracted, self.recipe))}
         with FeatureStore(self.recipe.store_path) as store:
             assert store.held_out is not None
             groups = [*store.shards, store.held_out]
@@ -116,15 +129,11 @@ class Case:
             self.classes = len(store.classes)
             self.backbone = store.identity["backbone"]["model"]
 
-    def drafted(self, *changes: str) -> Recipe:
-        """The recipe with changes, for a store of its own."""
+    def drafted_store(self) -> tuple[Path, dict[str, float]]:
+        """The store of what `taftcache init` drafts for the same images, and seconds of its extraction."""
         recipe, overrides = self._from
-        return load_recipe(recipe, [*overrides, *changes, f"store.path={self.folder / 'drafted'}"])
-
-    def _extract(self) -> dict[str, float]:
-        """All of it at once: what an interrupted run left is no measure of the whole."""
-        shutil.rmtree(self.recipe.store_path, ignore_errors=True)
-        return timed(lambda: taftcache.extract(self.recipe))[1]
+        drafted = load_recipe(recipe, [*overrides, *DRAFTED, f"store.path={self.folder / 'drafted'}"])
+        return Path(drafted.store_path), self.kept.once("drafted", partial(extracted, drafted))
 
     @cached_property
     def tokens(self) -> Tensor:

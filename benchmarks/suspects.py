@@ -43,7 +43,7 @@ from sklearn.preprocessing import StandardScaler
 
 import taftcache
 from taftcache import FeatureStore, load_recipe
-from taftcache.stages.look.probe import INVERSE_RIDGES, head_features, untouched_base
+from taftcache.stages.look.probe import LOGISTIC, STRENGTHS, head_features, untouched_base
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.look.vectors import mean_vectors
@@ -113,7 +113,7 @@ def labels(root: Path, seed: int) -> dict[str, Any]:
         found["mean, in sample"] = _first(_in_sample(store, table), flags)
         features, shown = head_features(untouched_base(store, settings_of(store)), store.shards)
     begin = time.perf_counter()
-    tried = [cross_validated(features, shown, C) for C in INVERSE_RIDGES]
+    tried = [cross_validated(features, shown, C) for C in STRENGTHS[LOGISTIC]]
     probabilities = min(tried, key=lambda found: log_loss(shown, found))
     own = probabilities[np.arange(len(shown)), shown]
     others = np.where(np.arange(probabilities.shape[1]) == shown[:, None], -1, probabilities).max(1)

@@ -66,11 +66,11 @@ ASKING = [0]  # packages that are spared now: pytest may set the next one up bef
 
 @pytest.fixture(scope="package", autouse=True)
 def quick() -> Iterator[None]:
-    """Privacy is accounted for coarsely. The probe beside every run chooses from two ridges.
+    """Privacy is accounted for coarsely. The probe beside every run chooses from two ridges of either kind.
     Extraction and models find the bundled backbone loaded and cut (``tests/backbone`` loads and cuts it anew)."""
     if not ASKING[0]:
         account_coarsely(SPARED)
-        SPARED.setattr(probe, "INVERSE_RIDGES", probe.INVERSE_RIDGES[:2])
+        SPARED.setattr(probe, "STRENGTHS", {kind: found[:2] for kind, found in probe.STRENGTHS.items()})
         SPARED.setattr(probe, "MOST_FURTHER", 0)
         for user in (frozen, predictor):
             SPARED.setattr(user, "load_backbone", loaded)

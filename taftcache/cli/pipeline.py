@@ -379,7 +379,8 @@ def evaluate(
     probe: Annotated[
         bool,
         typer.Option(
-            "--probe", help="also fit scikit-learn's linear probe of the head's features, and compare with it"
+            "--probe",
+            help="also fit scikit-learn's linear probe (ridge or logistic regression) of the head's features, and compare with it",
         ),
     ] = False,
     proven: Annotated[

@@ -342,7 +342,8 @@ def _verdict(against: Against) -> str:
     """The best model and the linear probe, in a sentence."""
     name = _TITLES.get(against.model, against.model)
     said = {"ahead": "beats", "within noise": "is within noise of", "behind": "loses to"}[against.verdict]
-    return f"{name} {said} the probe: {points_text(against.ahead, against.interval)}, on the same rows"
+    ahead = points_text(against.ahead, against.interval)
+    return f"{name} {said} the probe ({against.probe.kind}): {ahead}, on the same rows"
 
 
 _TITLES = {

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
@@ -99,13 +99,17 @@ def test_the_probe_is_scikit_learns(default):
             return np.concatenate([b.feature for b, _ in blocks]), np.concatenate([y for _, y in blocks])
 
         (x, y), (x_test, y_test) = features(store.shards), features([store.held_out])
-    fitted = LogisticRegression(C=report.evaluate.against.probe.C, max_iter=300)
+    probe = report.evaluate.against.probe
+    fitted = {
+        probing.RIDGE: RidgeClassifier(alpha=probe.strength),
+        probing.LOGISTIC: LogisticRegression(C=probe.strength, max_iter=300),
+    }[probe.kind]
     scale = StandardScaler().fit(x)
     right = fitted.fit(scale.transform(x), y).score(scale.transform(x_test), y_test)
-    assert report.evaluate.accuracy[PROBE] == report.evaluate.against.probe.accuracy == right
+    assert report.evaluate.accuracy[PROBE] == probe.accuracy == right
     theirs, own = calibration_of(fitted.decision_function(scale.transform(x_test)), y_test), report.evaluate.calibration
     assert asdict(own[PROBE]) == pytest.approx(asdict(theirs), rel=1e-3)
-    assert report.evaluate.against.probe.calibration == own[PROBE]
+    assert probe.calibration == own[PROBE]
 
 
 def test_a_run_leaves_out_a_probe_that_takes_long(tmp_path, monkeypatch):
@@ -134,24 +138,38 @@ def test_a_run_leaves_out_a_probe_that_takes_long(tmp_path, monkeypatch):
 
 
 def test_a_probe_at_an_end_of_its_list_tries_further(default, monkeypatch):
-    """A probe that could be better is no baseline to be ahead of."""
+    """A probe that could be better is no baseline to be ahead of, neither in the strength of its ridge nor in its kind:
+    logistic regression was the only one once, with 97.3 % of digits where a ridge on the same features has 99.2."""
     tried = []
 
-    class Scored(LogisticRegression):
-        def fit(self, x, y):
-            tried.append(self.C)
-            return super().fit(x, y)
+    def scored(kind, strength, best, most):
+        class Scored(kind):
+            def fit(self, x, y):
+                tried.append(getattr(self, strength))
+                return super().fit(x, y)
 
-        def score(self, x, y):
-            return -abs(np.log10(self.C) - 2)
+            def score(self, x, y):
+                return most - abs(np.log10(getattr(self, strength)) - best)
 
-    monkeypatch.setattr("sklearn.linear_model.LogisticRegression", Scored)
-    monkeypatch.setattr(probing, "INVERSE_RIDGES", (0.01, 0.1, 1.0, 10.0))
+        return Scored
+
+    monkeypatch.setattr(probing, "STRENGTHS", {probing.RIDGE: (0.1, 1, 10, 100), probing.LOGISTIC: (0.01, 0.1, 1, 10)})
     monkeypatch.setattr(probing, "MOST_FURTHER", 2)
     with FeatureStore(default[0]) as store:
-        found, _ = probing.linear_probe(store, settings_of(store), store.held_out)
-    assert tried == [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 100.0]
-    assert found.C == 100.0
+        settings, rows = settings_of(store), store.held_out
+        for of_ridge, kind, strength, fits in (
+            (1, probing.RIDGE, 0.01, [0.1, 1.0, 10.0, 100.0, 0.01, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 0.01]),
+            (-1, probing.LOGISTIC, 100.0, [0.1, 1, 10, 100, 0.01, 0.001, 0.01, 0.1, 1, 10, 100.0, 1000.0, 100.0]),
+        ):
+            tried.clear()
+            with monkeypatch.context() as patch:
+                ridge = scored(RidgeClassifier, "alpha", -2, of_ridge)
+                patch.setattr("sklearn.linear_model.RidgeClassifier", ridge)
+                patch.setattr("sklearn.linear_model.LogisticRegression", scored(LogisticRegression, "C", 2, 0))
+                found, _ = probing.linear_probe(store, settings, rows)
+            assert tried == fits
+            assert (found.kind, found.strength) == (kind, strength)
+            assert found.tried == {probing.RIDGE: of_ridge, probing.LOGISTIC: 0}
 
 
 @pytest.mark.parametrize("fitting", [1, 2, 3])
@@ -182,7 +200,8 @@ def test_a_probe_holds_nothing_but_features_of_the_rows_that_it_takes(default, m
     assert (features.tobytes(), theirs.tobytes()) == (whole[::3].tobytes(), labels[::3].tobytes())
     assert [given[1:] for given in found[:-1]] == [(shards, 3), (shards, fitting)][: 1 + (fitting < 3)]
     probe, x, scale = report.against.probe, whole[::fitting], StandardScaler()
-    fitted = LogisticRegression(C=probe.C, max_iter=300).fit(scale.fit_transform(x), labels[::fitting])
+    assert probe.kind == probing.RIDGE
+    fitted = RidgeClassifier(alpha=probe.strength).fit(scale.fit_transform(x), labels[::fitting])
     assert probe.accuracy == fitted.score(scale.transform(x_test), y_test)
     assert (probe.rows, probe.of) == (len(x), len(whole))
     told = f"the linear probe was fitted to {len(x)} of {len(whole)} training rows"

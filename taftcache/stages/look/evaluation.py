@@ -113,9 +113,9 @@ def evaluate(
 
     Args:
         without: names of shards; the mean of all other shards' components is evaluated as well.
-        probe: also fit scikit-learn's linear probe to all training rows, compare the default model with it, and look
-            for training rows among the held-out group of a store of any size. "quick": unless it would take long, which
-            a note then says.
+        probe: also fit scikit-learn's linear probe (ridge or logistic regression) to all training rows, compare the
+            default model with it, and look for training rows among the held-out group of a store of any size. "quick":
+            unless it would take long, which a note then says.
         proven: also say for each model how many of the rows' labels its certificate shows to be the exact optimum's.
 
     Raises:

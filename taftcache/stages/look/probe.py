@@ -1,4 +1,4 @@
-"""The strongest simple baseline: scikit-learn's linear probe on the features that the head reads."""
+"""The strongest simple baseline: the better of scikit-learn's linear probes on the features that the head reads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +24,17 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import TangentSpec
 
-INVERSE_RIDGES = (0.01, 0.1, 1.0, 10.0)  # scikit-learn's C on standardised features, to begin with
-APART, MOST_FURTHER = 10.0, 2  # the ratio of neighbouring C; how many C are tried beyond the first four
-EVERY = 5  # one row in five chooses C, as λ is chosen with ridge = "auto"
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
+RIDGE, LOGISTIC = "ridge", "logistic regression"
+# What is tried first on standardised features: scikit-learn's alpha, and its C, the inverse of a ridge. Of probes that
+# do equally well the first is taken.
+STRENGTHS = {RIDGE: (0.1, 1.0, 10.0, 100.0), LOGISTIC: (0.01, 0.1, 1.0, 10.0)}
+APART, MOST_FURTHER = 10.0, 2  # the ratio of neighbouring strengths; how many are tried beyond the first four
+EVERY = 5  # one row in five chooses, as λ is chosen with ridge = "auto"
 MOST_STEPS = 300
-# Rows times features: with more, C is chosen on, and the probe fitted to, as many rows as fit, taken evenly.
+# Rows times features: with more, a probe is chosen on, and fitted to, as many rows as fit, taken evenly.
 MOST_CHOOSING, MOST_FITTED = 1 << 26, 1 << 28
 # Rows times features times classes: a core does some 2³¹ such products a second, so more take over ten minutes.
 MOST_QUICK = 1 << 34
@@ -34,16 +42,20 @@ MOST_QUICK = 1 << 34
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Logistic regression on the standardised features that the head reads (with ``features = "every block"``, those of
-    every block), its C chosen on one row in five.
+    """Ridge classification or logistic regression on the standardised features that the head reads (with ``features =
+    "every block"``, those of every block): which of them, and how strong its ridge is, chosen on one row in five.
 
-    accuracy: on the held-out rows, which had no part in the choice. C: scikit-learn's, the inverse of its ridge. rows:
-    how many it was fitted to. of: how many training rows there are. seconds: for choice and fit. calibration: what its
-    probabilities are worth, with a temperature of their own; None if the held-out rows have a class that it never saw.
+    kind: "ridge" or "logistic regression". accuracy: on the held-out rows, which had no part in the choice. strength:
+    scikit-learn's alpha of a ridge, or its C of logistic regression. tried: the best share of the rows which chose
+    that each kind had right. rows: how many it was fitted to. of: how many training rows there are. seconds: for choice
+    and fit. calibration: what its probabilities are worth, with a temperature of their own; None if the held-out rows
+    have a class that it never saw.
     """
 
+    kind: str
     accuracy: float
-    C: float
+    strength: float
+    tried: dict[str, float]
     rows: int
     of: int
     seconds: float
@@ -91,40 +103,41 @@ def best_of(
 
 
 def linear_probe(
-    store: FeatureStore, settings: Settings, held_out: Shard, progress: Progress | None = None
+    store: FeatureStore,
+    settings: Settings,
+    held_out: Shard,
+    progress: Progress | None = None,
+    kinds: Sequence[str] = tuple(STRENGTHS),
 ) -> tuple[Probe, NDArray[np.bool_]]:
-    """The probe over the training rows of the store, and which of the held-out rows [n] it gets right.
+    """The best probe of ``kinds`` over the training rows of the store, and which of the held-out rows [n] are right.
 
     The features are what the head of ``untouched_base`` sees. If there are more than MOST_FITTED numbers, the probe is
-    fitted to as many rows as fit; if more than MOST_CHOOSING, C is chosen on fewer rows. C means the same for fewer
-    rows, since scikit-learn's loss is a sum over them.
+    fitted to as many rows as fit; if more than MOST_CHOOSING, it is chosen on fewer rows. A strength means the same for
+    fewer rows, since scikit-learn's losses are sums over them.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import Pipeline, make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    begin = time.perf_counter()
-    base, fits = untouched_base(store, settings), len(INVERSE_RIDGES) + MOST_FURTHER + 1
+    begin, fits = time.perf_counter(), 1 + sum(len(STRENGTHS[kind]) + MOST_FURTHER for kind in kinds)
+    base, rows = untouched_base(store, settings), sum(shard.rows for shard in store.shards)
     with or_silent(progress).task("linear probe", fits) as task, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few rows per class, or MOST_STEPS reached: still a valid probe
-        rows = sum(shard.rows for shard in store.shards)
         choosing, fitting = (-(-rows * base.config.width // most) for most in (MOST_CHOOSING, MOST_FITTED))
         features, labels = head_features(base, store.shards, choosing)
         aside = _aside(len(labels))
 
-        def fitted(C: float, x: NDArray[np.float32], y: NDArray[np.int64]) -> Pipeline:
-            """A probe of the features ``x``, which are overwritten."""
+        def score(strength: float, kind: str) -> float:
             task.advance(1)
-            probe = make_pipeline(StandardScaler(copy=False), LogisticRegression(C=C, max_iter=MOST_STEPS))
-            return probe.fit(x, y)
+            probe = unfitted(kind, strength).fit(features[~aside], labels[~aside])
+            return float(probe.score(features[aside], labels[aside]))
 
-        def score(C: float) -> float:
-            return float(fitted(C, features[~aside], labels[~aside]).score(features[aside], labels[aside]))
-
-        best, _ = best_of(INVERSE_RIDGES, score, APART, MOST_FURTHER)
+        best = {}
+        for kind in kinds:
+            strength, scores = best_of(STRENGTHS[kind], partial(score, kind=kind), APART, MOST_FURTHER)
+            best[kind] = scores[strength], strength
+        kind = max(best, key=lambda each: best[each][0])
         if fitting < choosing:
             features, labels = head_features(base, store.shards, fitting)
-        probe, (unseen, truth) = fitted(best, features, labels), head_features(base, [held_out])
+        probe = unfitted(kind, best[kind][1]).fit(features, labels)
+        task.advance(1)
+        unseen, truth = head_features(base, [held_out])
         z = probe.decision_function(unseen)  # once: it overwrites the features
         logits = z if z.ndim == 2 else np.column_stack([np.zeros_like(z), z])  # one number for two classes
         right: NDArray[np.bool_] = np.equal(probe.classes_[logits.argmax(1)], truth)
@@ -132,8 +145,10 @@ def linear_probe(
         own = np.searchsorted(probe.classes_, truth)[:kept]
         calibration = calibration_of(logits[:kept], own) if np.isin(truth, probe.classes_).all() else None
     found = Probe(
+        kind=kind,
         accuracy=float(right.mean()),
-        C=best,
+        strength=best[kind][1],
+        tried={each: score for each, (score, _) in best.items()},
         rows=len(labels),
         of=rows,
         seconds=time.perf_counter() - begin,
@@ -142,8 +157,19 @@ def linear_probe(
     return found, right
 
 
+def unfitted(kind: str, strength: float) -> Pipeline:
+    """A probe that is not fitted yet. It overwrites the features that it is given."""
+    from sklearn.linear_model import LogisticRegression, RidgeClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if kind == RIDGE:
+        return make_pipeline(StandardScaler(copy=False), RidgeClassifier(alpha=strength, copy_X=False))
+    return make_pipeline(StandardScaler(copy=False), LogisticRegression(C=strength, max_iter=MOST_STEPS))
+
+
 def _aside(rows: int) -> NDArray[np.bool_]:
-    """Which of so many rows choose C."""
+    """Which of so many rows choose a probe."""
     return np.equal(np.arange(rows) % EVERY, 0)
 
 
