@@ -380,7 +380,7 @@ def evaluate(
         bool,
         typer.Option(
             "--probe",
-            help="also fit scikit-learn's linear probe (ridge or logistic regression) of the head's features, and compare with it",
+            help="also fit scikit-learn's ridge and logistic regression to the head's features; compare with the better",
         ),
     ] = False,
     proven: Annotated[

@@ -151,12 +151,19 @@ def test_a_table_says_who_is_ahead_and_leaves_out_what_was_not_measured(scripts)
     about = {"rows": 2975, "held_out": 1395, "classes": 101, "backbone": "deit"}
     theirs = entry([0.92, 0.9, 0.94], taftcache_against_it=against)
     data = {"caltech101": {**about, "methods": {"probe": theirs, "taftcache": ours}}}
-    probe, own = tool.short(data).splitlines()[2:4]
-    assert probe == "| linear probe (scikit-learn) of the last feature | 92.0 ± 2.0 (ahead) | 25 s | 12 s |"
+    own, probe = tool.short(data).splitlines()[2:4]
+    assert probe == "| logistic regression (scikit-learn) of the last feature | 92.0 ± 2.0 | 25 s | 12 s |"
     both = "12 s by `--mode resolve`, 12 s by default"
     assert own == f"| taftcache, last block, exact model | 90.0 ± 2.0 | 25 s | {both} |"
     assert "LoRA" not in tool.short(data)
-    row = next(line for line in tool.full(data).splitlines() if "probe" in line)
+    # half of the interval: 1.96 √((0.9·0.1 + p(1 − p)) / 1,395), 2.117 points for p = 0.9212 and 2.335 for 0.8766
+    for share, verdict in ((0.9212, "ahead"), (0.9211, "within noise"), (0.8767, "within noise"), (0.8766, "behind")):
+        data["caltech101"]["methods"] |= {"every block": {**ours}, "probe": entry([share, 0.8, 1.0])}
+        head, _, probe = tool.short(data).splitlines()[2:5]
+        assert head.startswith("| taftcache, head on every block, exact model | 90.0 ± 2.0 | ")
+        assert f" ± 10.0 ({verdict}) | 25 s |" in probe
+    data["caltech101"]["methods"]["probe"] = theirs
+    row = next(line for line in tool.full(data).splitlines() if "logistic" in line)
     assert "| 92.0 (90.0 to 94.0) | −2.0 (−3.0 to −1.0): behind | 12 s |  | 12 s |" in row
 
 

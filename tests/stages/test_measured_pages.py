@@ -72,7 +72,7 @@ def test_alternatives_become_two_tables(tools):
     data = {"caltech101": {**about, "methods": {"taftcache": ours}}, "cifar10": {**about, "methods": {"probe": probe}}}
     text = tool.short(data)
     assert "|  | Caltech-101, % | CIFAR-10, % | train |" in text
-    assert "| linear probe (scikit-learn) of the last feature |  | 90.0 ± 7.5 (ahead) |  |  |" in text
+    assert "| logistic regression (scikit-learn) of the last feature |  | 90.0 ± 7.5 |  |  |" in text
     sample = "20 s by `--mode resolve`, 20 s by default"
     assert f"| taftcache, last block, exact model | 90.0 ± 7.5 |  | 40 s | {sample} |" in text
     assert "one thread of Xeon, AMX." in tool.full(data)
@@ -109,22 +109,24 @@ def test_what_does_not_decide_is_counted(tools):
 
 def test_a_head_stands_beside_the_tangent_and_the_probe_of_its_own_features(tools):
     tool = tools["measured.every_block"]
-    models = [*tool.MODELS, tool.PROBE]
-    one = {"rows": 100, "held_out": 50, "ahead_of_probe": [-0.02, -0.03, -0.01], "verdict": "behind"}
-    every = {**one, "bytes_per_sample": 100.0, "accuracy": {model: [0.9, 0.8, 0.95] for model in models}}
-    last = {
-        "ahead_of_probe": [0.1, 0.0, 0.2],
-        "verdict": "ahead",
-        "bytes_per_sample": 590.0,
-        "accuracy": {model: [0.8, 0.7, 0.85] for model in models},
+    models = tool.MODELS
+    behind = {"ahead": -0.02, "interval": [-0.03, -0.01], "verdict": "behind"}
+    noise = {"ahead": 0.01, "interval": [-0.03, 0.05], "verdict": "within noise"}
+    probes = {
+        tool.RIDGE: {"accuracy": [0.92, 0.8, 0.95], "exact_against_it": behind},
+        tool.LOGISTIC: {"accuracy": [0.89, 0.7, 0.95], "exact_against_it": noise},
     }
+    every = {"rows": 100, "held_out": 50, "bytes_per_sample": 100.0, "probes": probes}
+    every["accuracy"] = {model: [0.9, 0.8, 0.95] for model in models}
+    last = {"bytes_per_sample": 590.0, "accuracy": {model: [0.8, 0.7, 0.85] for model in models}}
     both = {"ahead": 0.1, "interval": [0.05, 0.15], "verdict": "ahead"}
     report = {"data": {"digits": {"every": every, "last": last, "every_against_last": dict.fromkeys(models, both)}}}
     text = tool.table(report)
-    probe = "90.0 (80.0 to 95.0) | −2.0 (−3.0 to −1.0): behind"
-    assert f"| 80.0 (70.0 to 85.0) | +10.0 (+5.0 to +15.0): ahead | {probe} | 100, 590 |" in text
+    ridge = "92.0 (80.0 to 95.0) | −2.0 (−3.0 to −1.0): behind"
+    probe = "89.0 (70.0 to 95.0) | +1.0 (−3.0 to +5.0): within noise"
+    assert f"| 80.0 (70.0 to 85.0) | +10.0 (+5.0 to +15.0): ahead | {ridge} | {probe} | 100, 590 |" in text
     said = tool.short(report, {"runs": [{"last_block": 80.04}, {"last_block": 81.26}]})
-    assert "| digits, bundled ViT | 90.0 | 80.0 (behind) | 90.0 (ahead) |" in said
+    assert "| digits, bundled ViT | 90.0 | 80.0 (behind) | 92.0 (ahead) | 89.0 (within noise) |" in said
     assert "the interval of digits, bundled ViT begins at +5.00 points" in said
     assert "has 80.0 to 81.3 % over [2 seeds]" in said
     assert "at most 1/5 as large" in said

@@ -8,7 +8,7 @@ import marked
 
 from taftcache.names import EXACT, MEAN
 from taftcache.report.tables import markdown_table
-from taftcache.stages.look.evaluation import PROBE
+from taftcache.stages.look.probe import LOGISTIC, RIDGE
 
 DATA = {
     "digits": "digits, bundled ViT",
@@ -17,25 +17,25 @@ DATA = {
     "cifar10": "CIFAR-10, DeiT-tiny",
 }
 MODELS = {EXACT: "of all rows", MEAN: "mean of components"}
+PROBES = {RIDGE: "ridge (scikit-learn)", LOGISTIC: "logistic regression (scikit-learn)"}
 HEAD = "head on every block"
 
 
 def table(report: dict[str, Any]) -> str:
-    """Two lines a data set: the models of all rows with the probe of what the head reads, and the means."""
+    """Two lines a data set: the models of all rows with the probes of what the head reads, and the means."""
     head = ["data", "model", HEAD, "last block's tangent", "head against it"]
-    head += ["linear probe of the same features", "head against it", "bytes a sample, head and tangent"]
+    head += [title for probe in PROBES.values() for title in (f"{probe} of the same features", "head against it")]
+    head.append("bytes a sample, head and tangent")
     rows = []
     for name, found in report["data"].items():
         every, last = found["every"], found["last"]
         about = f"{DATA[name]}: {every['rows']:,} rows, {every['held_out']:,} held out"
-        probe = [
-            marked.interval(every["accuracy"][PROBE]),
-            f"{marked.signed(every['ahead_of_probe'])}: {every['verdict']}",
-        ]
-        ends = [*probe, f"{every['bytes_per_sample']:,.0f}, {last['bytes_per_sample']:,.0f}"]
+        ends = []
+        for probe in (every["probes"][kind] for kind in PROBES):
+            ends += [marked.interval(probe["accuracy"]), against(probe["exact_against_it"])]
+        ends.append(f"{every['bytes_per_sample']:,.0f}, {last['bytes_per_sample']:,.0f}")
         for model, title in MODELS.items():
-            both = found["every_against_last"][model]
-            ahead = f"{marked.signed([both['ahead'], *both['interval']])}: {both['verdict']}"
+            ahead = against(found["every_against_last"][model])
             scores = [marked.interval(of["accuracy"][model]) for of in (every, last)]
             first = model == EXACT
             rows.append([about if first else "", title, *scores, ahead, *(ends if first else [""] * len(ends))])
@@ -50,8 +50,11 @@ def short(report: dict[str, Any], block: dict[str, Any]) -> str:
     for name, found in report["data"].items():
         every, last = found["every"], found["last"]
         tangent = f"{percent(last, EXACT)} ({marked.OPPOSITE[found['every_against_last'][EXACT]['verdict']]})"
-        probe = f"{percent(every, PROBE)} ({marked.OPPOSITE[every['verdict']]})"
-        rows.append([DATA[name], percent(every, EXACT), tangent, probe])
+        probes = [
+            f"{100 * probe['accuracy'][0]:.1f} ({marked.OPPOSITE[probe['exact_against_it']['verdict']]})"
+            for probe in (every["probes"][kind] for kind in PROBES)
+        ]
+        rows.append([DATA[name], percent(every, EXACT), tangent, *probes])
     less = min(f["last"]["bytes_per_sample"] / f["every"]["bytes_per_sample"] for f in report["data"].values())
     both = {name: found["every_against_last"][EXACT] for name, found in report["data"].items()}
     low, nearest = min((of["interval"][0], name) for name, of in both.items() if of["verdict"] == "ahead")
@@ -64,7 +67,13 @@ def short(report: dict[str, Any], block: dict[str, Any]) -> str:
         f" The head's cache is at most 1/{int(less)} as large as the tangent's"
         " ([all figures](docs/benchmarks.md#a-head-that-reads-every-block))."
     )
-    return "\n".join([*markdown_table([*head, "linear probe (scikit-learn) of the head's features"], rows), "", text])
+    head += [f"{probe} of the head's features" for probe in PROBES.values()]
+    return "\n".join([*markdown_table(head, rows), "", text])
+
+
+def against(both: dict[str, Any]) -> str:
+    """By how much one is ahead of another, and what that says."""
+    return f"{marked.signed([both['ahead'], *both['interval']])}: {both['verdict']}"
 
 
 def percent(found: dict[str, Any], model: str) -> str:
