@@ -380,7 +380,7 @@ def evaluate(
         bool,
         typer.Option(
             "--probe",
-            help="also fit scikit-learn's ridge and logistic regression to the head's features; compare with the better",
+            help="also fit scikit-learn's linear probes of the head's features, and compare with the better one",
         ),
     ] = False,
     proven: Annotated[
