@@ -227,6 +227,11 @@ def main(files: Sequence[str]) -> None:
     marked.put("README.md", "alternatives", short(data))
 
 
+def about(found: dict[str, Any]) -> tuple[Any, ...]:
+    """What of a data set every report has to share."""
+    return tuple(found[key] for key in ("rows", "held_out", "classes", "backbone"))
+
+
 def read(files: Sequence[str | Path]) -> dict[str, Any]:
     """What was measured by data set; what one file lacks of one, from a later one about the same model."""
     data: dict[str, Any] = {}
@@ -236,8 +241,9 @@ def read(files: Sequence[str | Path]) -> dict[str, Any]:
             first = data.setdefault(name, found | {"apart": {}, "again": {}})
             if first["methods"] is found["methods"]:
                 continue
-            if first["methods"]["taftcache"]["accuracy"] != found["methods"]["taftcache"]["accuracy"]:
-                raise SystemExit(f"{file}: its model of {name} is not that of the reports before")
+            other = found["methods"].get("taftcache", first["methods"]["taftcache"])
+            if other["accuracy"] != first["methods"]["taftcache"]["accuracy"] or about(found) != about(first):
+                raise SystemExit(f"{file}: its {name}, or its model of it, is not that of the reports before")
             for method, of in found["methods"].items():
                 # a report from before this form has fine-tuning of the last block by another way
                 if method in first["methods"] and of["chosen"].keys() == first["methods"][method]["chosen"].keys():

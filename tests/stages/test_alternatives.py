@@ -196,6 +196,10 @@ def test_what_a_report_lacks_comes_from_a_later_one_and_what_both_have_ran_again
     assert "\n| fine-tuning of the last block | 90.0" in text
     assert text.split("What ran more than once")[1].count("\n- ") == 1  # the other fine-tuning was another way
     assert "Measured apart: fine-tuning of all of it on digits." in tool.short(data)
+    for other in ({**about, "rows": 8}, {**about, "methods": {"taftcache": made | {"accuracy": [0.8, 0.7, 0.9]}}}):
+        files[1].write_text(json.dumps({"data": {"digits": {"methods": {}, **other}}}))
+        with pytest.raises(SystemExit, match=r"1\.json: its digits, or its model of it, is not that of the reports"):
+            tool.read(files)
 
 
 @pytest.mark.law("Measured pages are what the kept reports make, and reports say when and where they were measured")
