@@ -63,11 +63,9 @@ def full(data: dict[str, Any]) -> str:
 def short(data: dict[str, Any]) -> str:
     """One table of a few methods: every data set's accuracy, and what it costs on the first of them."""
     first = next(iter(data))
+    where = {m: [TITLES[name] for name, found in data.items() if m in found.get("apart", {})] for m in BRIEF}
     late = [
-        f"{METHODS[method]} on {TITLES[name]}"
-        for name, found in data.items()
-        for method in BRIEF
-        if method in found.get("apart", {})
+        f"{READS.get(method, METHODS[method])} on {' and '.join(titles)}" for method, titles in where.items() if titles
     ]
     head = ["", *(f"{TITLES[name]}, %" for name in data), "train", "forget one sample"]
     text = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -91,7 +89,7 @@ def short(data: dict[str, Any]) -> str:
         " the pass through the frozen layers. The others forget by training again without the sample. In shards"
         " (SISA) that is cheaper, at a cost in accuracy"
         " ([Figure 1b](docs/results.md#figure-1b-shards-subtracted-against-sisa))."
-        + "".join(f" Measured apart: {title}." for title in late)
+        + (f" Measured apart: {'; '.join(late)}." if late else "")
         + " [How, means of shards and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
     ]
     return "\n".join(text)
