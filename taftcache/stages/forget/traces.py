@@ -98,8 +98,8 @@ def _says_forgotten(store: FeatureStore, data: bytes) -> bool:
     with NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        texts = read_texts(Path(file.name)).candidates()
-        return any(store.is_forgotten(text) and not is_own_word(text) for text in texts)
+        ids, _ = read_texts(Path(file.name)).forgotten(asking(store))
+        return not all(map(is_own_word, ids))
 
 
 def check_names(store: FeatureStore, to: Findings) -> None:
