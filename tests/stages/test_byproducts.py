@@ -13,7 +13,7 @@ import sys
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
@@ -373,7 +373,7 @@ def test_numbers_and_classes_in_a_models_folder_are_no_ids(store, tmp_path, monk
         told = [each.forgotten(lambda _: True) for each in texts]
         common = {number for _, numbers in told for number in numbers}
         common = common.difference(*(ids for ids, _ in told)).union(opened.classes)
-        monkeypatch.setattr(FeatureStore, "is_forgotten", lambda _, text: text in common)
+        monkeypatch.setattr(FeatureStore, "asker", lambda _: common.__contains__)
         found = Findings(store=store)
         byproducts.check_folder(opened, place, found)
     assert not found.findings
@@ -446,8 +446,13 @@ def test_no_text_too_long_for_an_id_is_looked_up(tmp_path, monkeypatch):
     with zipfile.ZipFile(place / "names.npz", "w") as zipped:
         zipped.writestr("n" * 5000, b"")
     taftcache.forget(store, [gone])
-    asked, is_forgotten = Counter[str](), FeatureStore.is_forgotten
-    monkeypatch.setattr(FeatureStore, "is_forgotten", lambda self, i: asked.update([i]) or is_forgotten(self, i))
+    asked, asker = Counter[str](), FeatureStore.asker
+
+    def counting(self: FeatureStore) -> Callable[[str], bool]:
+        ask = asker(self)
+        return lambda text: asked.update([text]) or ask(text)
+
+    monkeypatch.setattr(FeatureStore, "asker", counting)
     (found,) = taftcache.audit(store, also=[place]).findings
     assert (found.where, found.problem) == (str(place / "ids.csv"), "it holds forgotten ids: 1")
     assert max(map(len, asked)) == len(apart) == 1536

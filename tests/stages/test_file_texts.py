@@ -56,6 +56,16 @@ while left <= 0:
 assert whole.whole and said[-1] and False in said
 """
 
+CUT_OFF_DIGEST = """
+import os, sys, threading
+from pathlib import Path
+from taftcache.backbone.files import file_digest
+
+os.truncate(sys.argv[1], 4 << 30)
+threading.Timer(0.2, lambda: os.truncate(sys.argv[1], 1000)).start()
+file_digest(Path(sys.argv[1]))
+"""
+
 
 def cut_files(place: Path) -> dict[str, Path]:
     """Files of several kinds with texts in them, none of which a library reads at once."""
@@ -86,6 +96,13 @@ def test_a_file_that_is_cut_off_while_it_is_read_ends_no_audit(tmp_path, name):
     from taftcache.backbone.sources import columns
 
     of = [sys.executable, "-c", CUT_OFF, str(file), str(columns.__file__)]
+    done = subprocess.run(of, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_file_that_is_cut_off_while_its_digest_is_taken_ends_no_audit(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"")
+    of = [sys.executable, "-c", CUT_OFF_DIGEST, str(tmp_path / "model.onnx")]
     done = subprocess.run(of, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
