@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -178,9 +179,8 @@ def weights_folder(spec: BackboneSpec) -> Path:
 
 def file_digest(path: Path) -> str:
     """BLAKE3 of a file's bytes, hexadecimal."""
-    hasher = blake3.blake3()
-    hasher.update_mmap(path)
-    return hasher.hexdigest()
+    with path.open("rb") as file:  # no map: a file that is cut off meanwhile would end the process
+        return hashlib.file_digest(file, blake3.blake3).hexdigest()  # type: ignore[arg-type]
 
 
 def _local(weights: str) -> Path:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from taftcache.cache.arrays import DaskRows, RowDataset, ShardRows
@@ -302,6 +303,26 @@ class FeatureStore:
         if self._later is None or self._later[0] is not self.manifest:
             self._later = self.manifest, self.tombstone_file.beyond(self.manifest.tombstones)
         return is_among(sample_id, self._later[1])
+
+    def asker(self) -> Callable[[str], bool]:
+        """``is_forgotten`` of the state as it is now, for millions of texts; keeps every tombstone in memory."""
+        by_key = {
+            key: set(map(bytes.fromhex, more))
+            for key, more in self.tombstone_file.beyond(self.manifest.tombstones).items()
+        }
+        if self.manifest.tombstones:
+            own = by_key.setdefault(ledger.read_key(self.root, self.manifest), set())
+            own.update(map(bytes.fromhex, self.manifest.tombstones))
+        several = [*by_key.items()]
+
+        def is_forgotten(text: str) -> bool:
+            data = text.encode(errors="surrogatepass")
+            for key, hashes in several:
+                if blake3(data, key=key).digest() in hashes:
+                    return True
+            return not text.isascii() and self.is_forgotten(text)  # in another form
+
+        return is_forgotten
 
     def returned(self, there: TombstoneFile | None = None) -> list[str]:
         """Ids of rows and skipped samples, and components by their tombstone's text, that were forgotten at this place

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
+import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.backbone.sources.columns import arrow_table, parquet_batches
+from taftcache.backbone.sources.columns import arrow_stream, checked_batches, parquet_batches
 from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.errors import TaftcacheError
 from taftcache.stages.texts import IDS, Number, meant, names_in, texts_in
 
 MAX_TEXT, MAX_HEADER = 256 << 20, 64 << 20
-RUN, BLOCK = 32, 16 << 20  # signs in a row that are text in a file that is not; bytes that are looked at together
-CONTROLS = [*range(1, 9), *range(14, 27), *range(28, 32), 127]  # bytes that no text has, for 27 begins a colour
+RUN, BLOCK = 32, 1 << 20  # signs in a row that are text in a file that is not; bytes that are looked at together
+CONTROLS = bytes([*range(1, 9), *range(14, 27), *range(28, 32), 127])  # which no text has; 27 begins a colour
 NO_TEXT = np.isin(np.arange(256), [0, *CONTROLS, 27, 0xC0, 0xC1, *range(0xF5, 256)])  # by byte; these are in no UTF-8
+TOGETHER = 1 << 16  # texts: most words come again
 BEGINNING = 512  # bytes at the start of a file: they tell what it is, whatever its name
 HDF5, NPY, ZIP, PARQUET = b"\x89HDF\r\n\x1a\n", b"\x93NUMPY", b"PK\x03\x04", b"PAR1"
 ARROW = b"\xff\xff\xff\xff"  # before each message of a stream
@@ -37,8 +40,8 @@ MARKS = {
     BOM_UTF16_BE: "utf-16",
 }
 # gzip, compress, bzip2, xz, zstandard, 7-Zip, RAR, LZ4, zlib; SQLite and its log; PDF and old Office files; Arrow files
-# and Feather, which are usually compressed, and Arrow would unpack them to any size; pickle. Their contents are not
-# searched, and a note says so.
+# and Feather, which are usually compressed, and Arrow would unpack them to any size; git's packs; pickle. What is in
+# them is not searched, and a note says so.
 PACKED: tuple[bytes, ...] = (
     b"\x1f\x8b",
     b"\x1f\x9d",
@@ -58,9 +61,12 @@ PACKED: tuple[bytes, ...] = (
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
     b"ARROW1",
     b"FEA1",
+    b"PACK\0\0\0",
     *(bytes([0x80, version]) for version in range(2, 6)),
 )
 TAR_AT, TAR = 257, b"ustar"
+OF_GIT = re.compile(rb"(blob|commit|tag|tree) ([0-9]{1,12})\0")  # begins what git packs into a file of its own
+IN_TREE = re.compile(rb"[0-7]{5,6} ([^\0]+)\0")  # a file's mode and name
 
 
 @dataclass
@@ -71,6 +77,7 @@ class FileTexts:
     names: what may be an id in the names of its arrays, groups, columns or members.
     is_header: whether ``about`` says how arrays lie in the file, in numbers that are no ids.
     whole: whether all of the file was read; a fault leaves what was read before it.
+    of_git: whether it is an object of a git repository, unpacked.
     """
 
     ids: set[str] = field(default_factory=set)
@@ -79,16 +86,18 @@ class FileTexts:
     about: str = ""
     is_header: bool = False
     whole: bool = True
+    of_git: bool = False
 
-    def candidates(self) -> Iterator[str]:
-        """Every text that may be an id; some come more than once."""
-        texts = (text for text in chain(self.ids, texts_in(self.about)) if not isinstance(text, Number))
-        return chain(meant(texts), (name for name in self.names if not isinstance(name, Number)))
-
-    def numbers(self) -> Iterator[str]:
-        """Every number that ``candidates`` leaves out, and that may be an id."""
-        told = () if self.is_header else texts_in(self.about)
-        return chain(self.perhaps, (text for text in chain(told, self.names) if isinstance(text, Number)))
+    def forgotten(self, is_forgotten: Callable[[str], bool]) -> tuple[set[str], set[str]]:
+        """The texts that are forgotten ids, and the numbers that are, which may mean something else."""
+        ids, numbers = set[str](), set[str]()
+        for texts, others in _apart(chain(self.ids, texts_in(self.about))):
+            ids.update(filter(is_forgotten, meant(texts)))
+            numbers.update(filter(is_forgotten, () if self.is_header else others))
+        for texts, others in _apart(chain(self.names, self.perhaps)):
+            ids.update(filter(is_forgotten, texts))
+            numbers.update(filter(is_forgotten, others))
+        return ids, numbers
 
     def name(self, *names: str) -> None:
         """Add names of what is in the file."""
@@ -123,6 +132,14 @@ class FileTexts:
         self.ids.update(text for text in texts_in(values) if not isinstance(text, Number))
 
 
+def _apart(texts: Iterable[str]) -> Iterator[tuple[set[str], set[str]]]:
+    """Texts and numbers, each once among as many as are looked at together; a number equals a text of its digits."""
+    left = iter(texts)
+    while several := [*islice(left, TOGETHER)]:
+        plain = {text for text in several if not isinstance(text, Number)}
+        yield plain, {text for text in several if isinstance(text, Number)} if len(plain) < len(several) else set()
+
+
 def may_hold_ids(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     """Whether an array, or a field of its records, has texts, or one whole number a row that may be its id: not those
     of one byte, unless it is called so.
@@ -140,7 +157,8 @@ def may_hold_ids(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> boo
 
 
 def read_texts(path: Path) -> FileTexts:
-    """The texts of a file; not all of them if it is damaged, packed or too large, or if its library is missing."""
+    """The texts of a file; not all of them if it is damaged, packed or too large, cut off while it is read, or if its
+    library is missing."""
     texts = FileTexts()
     try:
         _read(path, texts)
@@ -156,92 +174,174 @@ def _read(path: Path, to: FileTexts) -> None:
         ValueError, KeyError, OSError, TaftcacheError, ImportError and others: it cannot be searched, or only in part.
     """
     with path.open("rb") as file:
-        begin = file.read(BEGINNING)
-    # A safetensors file begins with its header's size, whose bytes may be those of a pickle: 640 is 80 02.
-    size = int.from_bytes(begin[:8], "little")
-    headed = begin[8:9] == b"{" and size <= path.stat().st_size - 8
-    if not headed and (begin.startswith(PACKED) or begin[TAR_AT:].startswith(TAR)):
-        raise ValueError(path)
-    if begin.startswith(HDF5) or path.suffix in (".h5", ".hdf5"):
-        _hdf5(path, to)
-    elif begin.startswith(ZIP) or path.suffix == ".npz":
-        _npz(path, to)
-    elif begin.startswith(NPY):
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if to.is_wanted(path.stem, array.shape, array.dtype):
-            to.take(path.stem, array)
-    elif begin.startswith(PARQUET) or path.suffix in (".parquet", ".pq"):
-        _parquet(path, to)
-    elif begin.startswith(ARROW) or path.suffix == ".arrow":
-        _arrow(path, to)
-    elif headed or path.suffix == ".safetensors":
-        with path.open("rb") as file:
-            texts = [*headers(file.read(8 + min(size, MAX_TEXT)))]
-        if not texts:
+        begin, length = file.read(BEGINNING), (there := path.stat().st_size)
+        if (unpacked := _of_git(file, begin, to)) is not None:
+            begin, length = unpacked[:BEGINNING], len(unpacked)
+        # A safetensors file begins with its header's size, whose bytes may be those of a pickle: 640 is 80 02.
+        size = int.from_bytes(begin[:8], "little")
+        headed = begin[8:9] == b"{" and size <= length - 8
+        if not headed and (begin.startswith(PACKED) or begin[TAR_AT:].startswith(TAR)):
             raise ValueError(path)
-        to.about, to.is_header = texts[0], True
-    elif form := next((form for mark, form in MARKS.items() if begin.startswith(mark)), ""):
-        to.about = _whole(path).decode(form, "replace")
-    else:
-        to.about = _unmarked(path)
+        if unpacked is not None and (headed or begin.startswith((HDF5, ZIP, NPY, PARQUET, ARROW))):
+            raise ValueError(path)
+        if begin.startswith(HDF5) or path.suffix in (".h5", ".hdf5"):
+            _hdf5(path, to)
+        elif begin.startswith(ZIP) or path.suffix == ".npz":
+            _npz(path, to)
+        elif begin.startswith(NPY):
+            _npy(path, to)
+        elif begin.startswith(PARQUET) or path.suffix in (".parquet", ".pq"):
+            _parquet(path, to)
+        elif begin.startswith(ARROW) or path.suffix == ".arrow":
+            _arrow(path, to)
+        elif headed or path.suffix == ".safetensors":
+            file.seek(0)
+            texts = [*headers(file.read(8 + min(size, MAX_TEXT)))]
+            if not texts:
+                raise ValueError(path)
+            to.about, to.is_header = texts[0], True
+        else:
+            form = next((form for mark, form in MARKS.items() if begin.startswith(mark)), "")
+            to.about = _text(file if unpacked is None else io.BytesIO(unpacked), form)
+        if path.stat().st_size < there:  # it was cut off meanwhile, perhaps where a batch ends
+            raise EOFError(path)
 
 
-def _whole(path: Path) -> bytes:
-    """The bytes of a text; ValueError if there are more than ``MAX_TEXT``."""
-    if path.stat().st_size > MAX_TEXT:
-        raise ValueError(path)
-    return path.read_bytes()
-
-
-def _unmarked(path: Path) -> str:
-    """The text of a file that nothing tells the encoding of, or the longer texts in one that is not text.
+def _of_git(file: BinaryIO, begin: bytes, to: FileTexts) -> bytes | None:
+    """What a git repository keeps in this file, and of a folder the names in it; None if the file is none of git's.
 
     Raises:
-        ValueError: more than ``MAX_TEXT``.
+        ValueError, zlib.error: it is damaged, or more than ``MAX_TEXT``.
     """
-    seen = np.zeros(256, bool)
-    data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
-    for at in range(0, len(data), BLOCK):
-        seen[np.unique(data[at : at + BLOCK])] = True
-        if seen[0] and seen[CONTROLS].any():
-            return _runs(path, data)
-    if seen[0]:  # a log that was cut while it was written to, or UTF-16 without its mark
-        first, second = (int(np.count_nonzero(data[k : len(data) // 2 * 2 : 2])) for k in (0, 1))
-        form = "utf-16-le" if first > 9 * second else "utf-16-be" if second > 9 * first else "utf-8"
-        return _whole(path).decode(form, "replace").replace("\0", "\n")
-    text = _whole(path).decode("utf-8", "replace")
-    return text + "\n" + _whole(path).decode("cp1252", "replace") if "\ufffd" in text else text
+    try:
+        said = OF_GIT.match(zlib.decompressobj().decompress(begin, 64)) if begin[:1] == b"x" else None
+    except zlib.error:
+        return None
+    if said is None:
+        return None
+    size, to.of_git = said.end() + int(said[2]), True
+    if size > MAX_TEXT:
+        raise ValueError(size)
+    file.seek(0)
+    unpacked = zlib.decompressobj().decompress(file.read(MAX_TEXT), size + 1)[said.end() :]
+    if said.end() + len(unpacked) != size:
+        raise ValueError(size)
+    if said[1] == b"tree":
+        to.name(*(name.decode("utf-8", "replace") for name in IN_TREE.findall(unpacked)))
+    return unpacked
 
 
-def _runs(path: Path, data: NDArray[np.uint8]) -> str:
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """The bytes of a file, some at a time: never through a map, for a file that somebody cuts off would end the process
+    there. Of a block of zeros there are four, as many as a sign takes in any encoding.
+
+    Raises:
+        EOFError: it was cut off meanwhile.
+    """
+    left = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    while left:
+        if not (block := file.read(min(BLOCK, left))):
+            raise EOFError
+        left -= len(block)
+        yield block if np.frombuffer(block, np.uint8).any() else bytes(4)
+
+
+def _text(file: BinaryIO, form: str) -> str:
+    """The text of a file in that encoding; where nothing tells it (""), in a likely one, or the longer texts in a file
+    that is not text. Zeros in it end a line, as in a log that was cut while it was written to.
+
+    Raises:
+        ValueError: more than ``MAX_TEXT``. EOFError: as for `_blocks`.
+    """
+    data, has_zeros, has_controls = bytearray(), False, False
+    for block in _blocks(file):
+        has_zeros |= 0 in block
+        has_controls |= len(block.translate(None, CONTROLS)) < len(block)
+        if has_zeros and has_controls and not form:
+            return _runs(file)
+        data += block
+        if len(data) > MAX_TEXT:
+            raise ValueError(len(data))
+    if has_zeros and not form:  # perhaps UTF-16 without its mark
+        half = len(data) // 2
+        first, second = (half - data[k : 2 * half : 2].count(0) for k in (0, 1))
+        form = "utf-16-le" if first > 9 * second else "utf-16-be" if second > 9 * first else ""
+    text = data.decode(form or "utf-8", "replace")
+    if not form and "\ufffd" in text:
+        text += "\n" + data.decode("cp1252", "replace")
+    return re.sub("\0+", "\n", text) if has_zeros else text
+
+
+def _runs(file: BinaryIO) -> str:
     """The longer texts in a file that is not text, such as a picture or a model, one a line. Of shorter ones there are
     many in bytes of any kind: a megabyte of weights "holds" most ids of two signs.
 
     Raises:
-        ValueError: they are more than ``MAX_TEXT``.
+        ValueError: they are more than ``MAX_TEXT``. EOFError: as for `_blocks`.
     """
     found, size = list[str](), 0
-    for first, end in _stretches(data):
-        if end - first > MAX_TEXT:
-            raise ValueError(path)
-        texts = data[first:end].tobytes().decode("utf-8", "replace").split("\ufffd")
+    for stretch in _stretches(file):
+        texts = stretch.decode("utf-8", "replace").split("\ufffd")
         found += (longer := [text for text in texts if len(text) >= RUN])
         size += sum(map(len, longer))
         if size > MAX_TEXT:
-            raise ValueError(path)
+            raise ValueError(size)
     return "\n".join(found)
 
 
-def _stretches(data: NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
-    """Where ``RUN`` bytes or more that a text may have follow one another: first and one past the last."""
-    last = -1
-    for at in range(0, len(data), BLOCK):
-        edges = np.append(last, at + np.flatnonzero(NO_TEXT[data[at : at + BLOCK]]))
-        far = np.flatnonzero(np.diff(edges) > RUN)
-        yield from zip((edges[far] + 1).tolist(), edges[far + 1].tolist(), strict=True)
-        last = int(edges[-1])
-    if len(data) - last > RUN:
-        yield last + 1, len(data)
+def _stretches(file: BinaryIO) -> Iterator[bytes]:
+    """Bytes that a text may have, as many as follow one another; all that are ``RUN`` or more, and some shorter ones.
+
+    Raises:
+        ValueError: one of more than ``MAX_TEXT``. EOFError: as for `_blocks`.
+    """
+    last = bytearray()
+    for block in _blocks(file):
+        ends = np.flatnonzero(NO_TEXT[np.frombuffer(block, np.uint8)])
+        last += block[: ends[0]] if len(ends) else block
+        if len(last) > MAX_TEXT:
+            raise ValueError(len(last))
+        if len(ends):
+            yield bytes(last)
+            far = np.flatnonzero(np.diff(ends) > RUN)
+            yield from (block[a + 1 : b] for a, b in zip(ends[far].tolist(), ends[far + 1].tolist(), strict=True))
+            last = bytearray(block[ends[-1] + 1 :])
+    yield bytes(last)
+
+
+def _npy(path: Path, to: FileTexts) -> None:
+    """Add an array, or the fields of its records, that may hold ids; ValueError if it is one of Python objects.
+
+    The map only says what is in the file: what it shows ends the process if the file was cut off.
+    """
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not to.is_wanted(path.stem, array.shape, array.dtype):
+        return
+    parts, step = list[list[tuple[str, NDArray[Any]]]](), max(1, BLOCK // array.itemsize)
+    with path.open("rb") as file:
+        file.seek(array.offset)
+        for at in range(0, array.size, step):
+            rows = np.frombuffer(file.read(step * array.itemsize)[: (array.size - at) * array.itemsize], array.dtype)
+            if len(rows) < min(step, array.size - at):
+                raise EOFError
+            parts.append(
+                [
+                    (name, column.copy())
+                    for name, column in _columns(path.stem, rows)
+                    if may_hold_ids(name, (*array.shape, *column.shape[1:]), column.dtype)
+                ]
+            )
+    for column in zip(*parts, strict=True):
+        to.take(column[0][0], np.concatenate([part for _, part in column]))
+
+
+def _columns(name: str, rows: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The fields of records, also those inside them; of other rows, these."""
+    if rows.dtype.names is None:
+        yield name, rows
+    for field_name in rows.dtype.names or ():
+        yield from _columns(field_name, rows[field_name])
 
 
 def _hdf5(path: Path, to: FileTexts) -> None:
@@ -281,10 +381,12 @@ def _arrow(path: Path, to: FileTexts) -> None:
     import pyarrow as pa
 
     try:
-        table = arrow_table(path)
-        to.name(*_names_of(table.schema))
-        kept = [k for k, kind in enumerate(table.schema.types) if re.search("string|binary|^u?int|=u?int", str(kind))]
-        _take(path, table.select(kept).to_batches(), to)
+        with pa.OSFile(str(path)) as file:  # no map, as in `_blocks`
+            stream = arrow_stream(path, file)
+            kinds = enumerate(stream.schema.types)
+            to.name(*_names_of(stream.schema))
+            kept = [k for k, kind in kinds if re.search("string|binary|^u?int|=u?int", str(kind))]
+            _take(path, (batch.select(kept) for batch in checked_batches(path, stream)), to)
     except pa.ArrowException as error:
         raise ValueError(path) from error
 

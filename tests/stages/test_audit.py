@@ -512,10 +512,11 @@ def test_a_word_is_looked_for_once_however_many_receipts_have_it(tmp_path, monke
     """An audit took a fraction of a second longer with every hundred receipts, nearly all of it for the same words."""
     ids = [f"sample {k}" for k in range(12)]
     taftcache.import_vectors(np.eye(12), np.arange(12) % 2, tmp_path / "store", ids=ids, overrides=["store.shards=1"])
-    words, is_forgotten = list[str](), FeatureStore.is_forgotten
+    words, asker = list[str](), FeatureStore.asker
     with open_store(tmp_path / "store") as store:
         for sample in ids[:3]:
             taftcache.forget(store, [sample])
-        monkeypatch.setattr(FeatureStore, "is_forgotten", lambda self, i: (words.append(i), is_forgotten(self, i))[1])
+        ask = asker(store)
+        monkeypatch.setattr(FeatureStore, "asker", lambda _: lambda i: words.append(i) or ask(i))
         check_names(store, Findings(store=store.path))
     assert words.count("not_covered") == words.count("retrain") == 1

@@ -13,8 +13,10 @@ import sys
 import tarfile
 import zipfile
 from collections import Counter
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 from unicodedata import normalize
 
 import h5py
@@ -368,9 +370,10 @@ def test_numbers_and_classes_in_a_models_folder_are_no_ids(store, tmp_path, monk
         taftcache.export_model(opened, place)
         shutil.copy(place / CARD, place / "other.md")
         texts = [FileTexts(about=file.read_text()) for file in place.rglob("*.*") if file.suffix in (".md", ".json")]
-        common = {number for each in texts for number in each.numbers()}
-        common = common.difference(*(each.candidates() for each in texts)).union(opened.classes)
-        monkeypatch.setattr(FeatureStore, "is_forgotten", lambda _, text: text in common)
+        told = [each.forgotten(lambda _: True) for each in texts]
+        common = {number for _, numbers in told for number in numbers}
+        common = common.difference(*(ids for ids, _ in told)).union(opened.classes)
+        monkeypatch.setattr(FeatureStore, "asker", lambda _: common.__contains__)
         found = Findings(store=store)
         byproducts.check_folder(opened, place, found)
     assert not found.findings
@@ -402,11 +405,19 @@ def test_a_file_of_any_size_is_searched_for_the_text_in_it(tmp_path, monkeypatch
 
 def test_of_a_file_that_is_no_text_no_more_is_looked_at_than_tells_it(tmp_path, monkeypatch):
     monkeypatch.setattr(file_texts, "BLOCK", 50)
-    looked_at, unique = list[bytes](), np.unique
-    monkeypatch.setattr(file_texts.np, "unique", lambda block: looked_at.append(block.tobytes()) or unique(block))
-    (tmp_path / "file").write_bytes(b"\0" * 50 + b"\1" * 50 + b"u" * 1000)
-    assert read_texts(tmp_path / "file").about == "u" * 1000
-    assert looked_at == [b"\0" * 50, b"\1" * 50]
+    looked_at, blocks = list[list[bytes]](), file_texts._blocks
+
+    def looking(file: BinaryIO) -> Iterator[bytes]:
+        looked_at.append([])
+        for block in blocks(file):
+            looked_at[-1].append(block)
+            yield block
+
+    monkeypatch.setattr(file_texts, "_blocks", looking)
+    (tmp_path / "file").write_bytes(b"u" * 50 + b"\1" * 50 + b"\0" * 50 + b"u" * 1000)
+    assert read_texts(tmp_path / "file").about == "\n".join(["u" * 50, "u" * 1000])
+    assert looked_at[0] == [b"u" * 50, b"\1" * 50, bytes(4)]
+    assert len(looked_at[1]) == 3 + 1000 // 50
 
 
 def test_an_array_of_more_than_may_be_taken_is_not_read(tmp_path, monkeypatch):
@@ -435,8 +446,13 @@ def test_no_text_too_long_for_an_id_is_looked_up(tmp_path, monkeypatch):
     with zipfile.ZipFile(place / "names.npz", "w") as zipped:
         zipped.writestr("n" * 5000, b"")
     taftcache.forget(store, [gone])
-    asked, is_forgotten = Counter[str](), FeatureStore.is_forgotten
-    monkeypatch.setattr(FeatureStore, "is_forgotten", lambda self, i: asked.update([i]) or is_forgotten(self, i))
+    asked, asker = Counter[str](), FeatureStore.asker
+
+    def counting(self: FeatureStore) -> Callable[[str], bool]:
+        ask = asker(self)
+        return lambda text: asked.update([text]) or ask(text)
+
+    monkeypatch.setattr(FeatureStore, "asker", counting)
     (found,) = taftcache.audit(store, also=[place]).findings
     assert (found.where, found.problem) == (str(place / "ids.csv"), "it holds forgotten ids: 1")
     assert max(map(len, asked)) == len(apart) == 1536

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -234,22 +234,37 @@ def _arrow(place: Path, split: str) -> Table:
 
 
 def arrow_table(file: Path) -> Any:
-    """The table of an Arrow stream, mapped.
+    """The table of an Arrow stream, mapped; errors as for ``arrow_stream`` and ``checked_batches``."""
+    import pyarrow as pa
+
+    stream = arrow_stream(file, pa.memory_map(str(file)))
+    return pa.Table.from_batches(checked_batches(file, stream), schema=stream.schema)
+
+
+def arrow_stream(file: Path, opened: Any) -> Any:
+    """Arrow's reader of the stream in ``file``, which pyarrow has ``opened``.
 
     Raises:
         ValueError: it is compressed, which ``datasets`` never does: Arrow would unpack a whole batch, of any size,
-            before anything can be counted. DataError: repeated values, as for ``parquet_batches``.
+            before anything can be counted.
     """
     import pyarrow as pa
 
-    for message in pa.ipc.MessageReader.open_stream(pa.memory_map(str(file))):
+    for message in pa.ipc.MessageReader.open_stream(opened):
         if message.type in ("record batch", "dictionary") and _is_packed(message):
             raise ValueError(f"{file.name} is compressed: write it without compression")
-    table = pa.ipc.open_stream(pa.memory_map(str(file))).read_all()
-    table.validate(full=True)  # Arrow trusts its own files about where values lie, and reads there
-    needed = sum(_expanded(column) for batch in table.to_batches() for column in batch.columns)
-    check_expansion(file, max(needed, 8 * len(table)), file.stat().st_size)
-    return table
+    opened.seek(0)
+    return pa.ipc.open_stream(opened)
+
+
+def checked_batches(file: Path, batches: Iterable[Any]) -> Iterator[Any]:
+    """Each batch of an Arrow stream, once its values are known to lie in it; DataError as for ``parquet_batches``."""
+    needed, rows, size = 0, 0, file.stat().st_size
+    for batch in batches:
+        batch.validate(full=True)  # Arrow trusts its own files about where values lie, and reads there
+        needed, rows = needed + sum(_expanded(column) for column in batch.columns), rows + len(batch)
+        check_expansion(file, max(needed, 8 * rows), size)
+        yield batch
 
 
 def _is_packed(message: Any) -> bool:

@@ -127,7 +127,7 @@ def audit(
         check_names(store, to)
         certificates = check_models(store, progress, to)
         for folder in folders:
-            check_folder(store, folder, to, strict)
+            check_folder(store, folder, to, strict, folders)
         unsaved: list[str] = []
         if to.findings:
             store.check_current()  # raises if another commit came between: findings of a mixed state mean nothing

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -58,8 +58,11 @@ def existing_folder(folder: Path | str) -> Path:
     return path
 
 
-def check_folder(store: FeatureStore, folder: Path, to: Findings, strict: bool = False) -> None:
-    """Look through all files below ``folder`` for what was made from forgotten rows; links are not followed.
+def check_folder(
+    store: FeatureStore, folder: Path, to: Findings, strict: bool = False, others: Sequence[Path] = ()
+) -> None:
+    """Look through all files below ``folder`` for what was made from forgotten rows. No links to folders are followed;
+    those that lead out of it, and into none of the ``others`` that are searched, are named.
 
     Findings are unfinished files, forgotten ids in texts and files of rows and as names, other stores with rows of
     forgotten ids or with such ids in their texts, and whatever names this store, or its shards, as they were before a
@@ -69,7 +72,8 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings, strict: bool =
     """
     known = _Known.of(store)
     found, noted = defaultdict[tuple[Path, _Verdict], list[Path]](list), defaultdict[str, list[Path]](list)
-    for path, verdict in _judged_below(known, folder):
+    searched = [*map(os.path.realpath, (store.path, folder, *others))]
+    for path, verdict in _judged_below(known, folder, searched):
         if not os.path.isdir(path) and not _checked_claim(path, to):
             noted["unchecked"].append(path)
         if verdict.kind == "found":
@@ -80,7 +84,7 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings, strict: bool =
         _add_finding(parent, verdict, paths, to)
     for kind, paths in noted.items():
         which = first_few(told_apart([str(path.relative_to(folder)) for path in paths]))
-        said = f"{counted(len(paths), 'file')} ({which}) {NOTES[kind]}"
+        said = f"{counted(len(paths), 'link' if kind == 'linked' else 'file')} ({which}) {NOTES[kind]}"
         if strict:
             to.found("undecided", str(folder), said)
         else:
@@ -118,8 +122,10 @@ OTHER_STORE = "delete it if it is an old copy; else forget the same samples ther
 NOTES = {
     "unsure": "of rows or a state of a store that no receipt here names, as is one from before append: whatever was "
     "made of this store before a request has what was forgotten; delete it, and export it again",
-    "unread": "not searched: unreadable, packed (an archive, say), or too large (Parquet and Arrow take pip install "
-    "'taftcache[parquet]'); what was forgotten may be in there",
+    "unread": "not searched: unreadable, packed (an archive or git's pack, say), too large, or cut off meanwhile "
+    "(Parquet and Arrow take pip install 'taftcache[parquet]'); what was forgotten may be in there",
+    "linked": "to folders elsewhere, not searched: name these folders, too (--also FOLDER); what was forgotten may be "
+    "in there",
     "common": "with a forgotten id that may mean something else: a number among other text, a name without a folder, "
     "the name of a class or a shard, or a word of taftcache's own",
     "unchecked": "promising privacy: whether their epsilon follows from their noise is checked with "
@@ -137,18 +143,20 @@ class _Verdict:
     of_student: it is of a student, whose files are one finding. do: what to do; None for what is usual.
     """
 
-    kind: Literal["fine", "unsure", "unread", "common", "found"]
+    kind: Literal["fine", "unsure", "unread", "linked", "common", "found"]
     text: str = ""
     of_student: bool = False
     do: str | None = None
 
 
 FINE, UNSURE, UNREAD, COMMON = _Verdict("fine"), _Verdict("unsure"), _Verdict("unread"), _Verdict("common")
+LINKED = _Verdict("linked")
 BY_PATH = _Verdict(
     "found",
     "its path ends with a forgotten id",
     do="if it is the image itself, delete it, if that should go, too; if it only has that name, name a narrower folder",
 )
+IN_GIT = "take it out of the repository's history (git filter-repo), then git reflog expire and git gc --prune=now"
 CUT_OFF = _Verdict("found", "what a copy that was cut off left; it may hold any row")
 
 
@@ -240,10 +248,10 @@ def _numbers(data: bytes) -> str | None:
     return digest(component.delta.numpy().tobytes())
 
 
-def _judged_below(known: _Known, folder: Path) -> Iterator[tuple[Path, _Verdict]]:
+def _judged_below(known: _Known, folder: Path, searched: Sequence[str]) -> Iterator[tuple[Path, _Verdict]]:
     """What lies below ``folder``, with the verdict on it. One item is each file, another store with all that its
     manifests name, what a copy that was cut off left, and a folder that has the name of a forgotten id or may not be
-    read; the store itself is none."""
+    read, or to which a link leads out of what is ``searched``; the store itself is none."""
     closed = list[OSError]()
     for at, folders, files in os.walk(folder, onerror=closed.append):
         here, names = Path(at), {*folders, *files}
@@ -263,15 +271,29 @@ def _judged_below(known: _Known, folder: Path) -> Iterator[tuple[Path, _Verdict]
         folders.sort()
         within = [here / name for name in sorted(files)]
         strange = [path for path in within if os.path.isdir(path) and not path.is_symlink()]
+        for path in filter(_is_link, (*(here / name for name in folders), *within)):
+            if known.before and not _is_below(path, searched):
+                yield path, LINKED
         for path in (*(here / name for name in folders), *strange):
             if (named := _of_path(known, path, is_folder=True)) != FINE:
                 yield path, named
         for path in strange:
-            yield from _judged_below(known, path)
+            yield from _judged_below(known, path, searched)
         for path in filter(_may_be_file, within):
             yield path, _of_file(known, path)
     for error in closed:
         yield Path(error.filename), UNREAD if known.before else FINE
+
+
+def _is_link(path: Path) -> bool:
+    """Whether a path is a link to a folder."""
+    return os.path.islink(path) and os.path.isdir(path)
+
+
+def _is_below(path: Path, folders: Iterable[str]) -> bool:
+    """Whether a link leads to one of the folders, or below it."""
+    real = os.path.realpath(path)
+    return any(os.path.commonpath((real, folder)) == folder for folder in folders)
 
 
 def _may_be_file(path: Path) -> bool:
@@ -350,9 +372,9 @@ def _of_readable(known: _Known, path: Path) -> _Verdict:
     if named.kind == "found":
         return named
     read = read_texts(path)
-    ids = {i for i in read.candidates() if known.is_forgotten(i)}
+    ids, numbers = read.forgotten(known.is_forgotten)
     if count := sum(not known.is_own_word(i) for i in ids):
-        return _Verdict("found", f"it holds forgotten ids: {count}")
+        return _Verdict("found", f"it holds forgotten ids: {count}", do=IN_GIT if read.of_git else None)
     if not read.whole:
         return _beside(known, path) or UNREAD if known.before else FINE
     if is_pin(read.about) or are_tombstones(read.about.encode()):
@@ -363,8 +385,7 @@ def _of_readable(known: _Known, path: Path) -> _Verdict:
     if verdict is None and "base_digest" in read.about:  # a component that was exported names neither
         return UNSURE if known.is_strange(path.read_bytes()) else FINE
     if verdict is None:
-        is_perhaps_one = named == COMMON or bool(ids) or any(map(known.is_forgotten, read.numbers()))
-        return _beside(known, path) or COMMON if is_perhaps_one else FINE
+        return _beside(known, path) or COMMON if named == COMMON or ids or numbers else FINE
     is_student = verdict.kind == "found" and f'"{ROWS_OF}' in read.about
     return replace(verdict, of_student=True) if is_student else verdict
 

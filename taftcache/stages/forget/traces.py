@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -98,8 +98,8 @@ def _says_forgotten(store: FeatureStore, data: bytes) -> bool:
     with NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        texts = read_texts(Path(file.name)).candidates()
-        return any(store.is_forgotten(text) and not is_own_word(text) for text in texts)
+        ids, _ = read_texts(Path(file.name)).forgotten(asking(store))
+        return not all(map(is_own_word, ids))
 
 
 def check_names(store: FeatureStore, to: Findings) -> None:
@@ -142,8 +142,9 @@ def texts_of(store: FeatureStore) -> Iterator[tuple[str, Any]]:
 def asking(store: FeatureStore) -> Callable[[str], bool]:
     """`FeatureStore.is_forgotten` for all texts of many files: answers for short ones are kept, and a text too long for
     an id is not looked up."""
-    kept = lru_cache(KEPT)(store.is_forgotten)
-    return lambda text: kept(text) if len(text) <= OFTEN else len(text) <= LONGEST_ID and store.is_forgotten(text)
+    asker = cache(store.asker)  # which needs the tombstones' key
+    kept = lru_cache(KEPT)(lambda text: asker()(text))
+    return lambda text: kept(text) if len(text) <= OFTEN else len(text) <= LONGEST_ID and asker()(text)
 
 
 def own_words(store: FeatureStore) -> Callable[[str], bool]:
