@@ -1,9 +1,12 @@
-"""A fixture for packages of small problems."""
+"""Tests in one thread, or in several at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -23,3 +26,10 @@ def one_thread() -> Iterator[None]:
     """A package of such tests."""
     with in_one_thread():
         yield
+
+
+def at_once(threads: int, ask: Callable[[int], Any]) -> list[Any]:
+    """``ask(k)`` for each of new ``threads`` that begin together."""
+    ready = threading.Barrier(threads)
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda k: ready.wait() * 0 or ask(k), range(threads)))

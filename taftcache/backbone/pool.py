@@ -6,13 +6,14 @@ hundred barriers a batch. Whole batches, one a thread, have none.
 
 from __future__ import annotations
 
-import threading
+import ctypes
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 PATIENCE = 5.0  # seconds for what has begun when a pool is ended: a decoder may hang for ever
+_LIBRARIES = ctypes.CDLL(torch._C.__file__)  # torch's own, with all that they have loaded
 
 
 def end_threads(pool: ThreadPoolExecutor) -> None:
@@ -28,26 +29,14 @@ def end_threads(pool: ThreadPoolExecutor) -> None:
 
 
 def one_core_pool(workers: int, name: str) -> ThreadPoolExecutor:
-    """A pool of ``workers`` threads in which torch's kernels are not split; the caller's setting stays as it is."""
-    pool = ThreadPoolExecutor(workers, thread_name_prefix=name)
-    threads = torch.get_num_threads()
-    # torch.set_num_threads concerns the calling thread and all that have not asked for their number yet, so
-    # every worker asks, then sets its own, and when all have, this thread puts the number back for the rest.
-    ready = threading.Barrier(workers + 1)
-    try:
-        for _ in range(workers):
-            pool.submit(_single_threaded, ready)
-        ready.wait()
-    except BaseException:
-        ready.abort()
-        pool.shutdown(wait=True, cancel_futures=True)
-        raise
-    finally:
-        torch.set_num_threads(threads)
-    return pool
+    """A pool of ``workers`` threads in which torch's kernels are not split; no other thread's setting changes."""
+    return ThreadPoolExecutor(workers, thread_name_prefix=name, initializer=_on_one_core)
 
 
-def _single_threaded(ready: threading.Barrier) -> None:
-    torch.get_num_threads()
-    torch.set_num_threads(1)
-    ready.wait()
+def _on_one_core() -> None:
+    """One core for this thread alone: ``torch.set_num_threads`` also sets the number of all threads that have not asked
+    for theirs yet, so this calls the two functions with which it sets the thread's own."""
+    torch.get_num_threads()  # the first call in a thread sets its number
+    for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
+        if hasattr(_LIBRARIES, name):  # elsewhere kernels stay split, which costs time alone
+            getattr(_LIBRARIES, name)(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import Literal
 
 import msgspec
@@ -48,7 +47,6 @@ class Reduction:
         dtype: Literal["float16", "float32", "int8"] = "float16",
     ) -> None:
         self.cut = cut
-        self._alone = Lock()  # during a call, torch.func puts a tail's weights into its one module
         self._state, config = cut.tail_state(), cut.tail_config()
         base = make_base(self._state, config, classes, tangent, cut.module())
         trained = base.trained(tangent.train)
@@ -104,9 +102,8 @@ class Reduction:
         tail = self._base.tail
         if isinstance(tail, ClassRowTail):
             return tail.reduce(self._weights, tokens, self.rows)
-        with self._alone:
-            value: Tensor = tail.value(self._weights, tokens).feature
-            return value[:, None]
+        value: Tensor = tail.value(self._weights, tokens).feature
+        return value[:, None]
 
     def describe(self) -> str:
         """One line for the user, before anything is run."""

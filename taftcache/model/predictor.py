@@ -111,7 +111,8 @@ class TangentModel(nn.Module):
     moves the whole model. Evaluation only: no gradient reaches the weights, ``train`` leaves the model as it is, and
     ``load_state_dict`` takes no other weights than those it has. ``temperature`` is that of the probabilities of
     ``predict``, softmax(logits / temperature). A folder of ``export_model`` brings it along, unless the model is
-    private; ``load`` fits none: then it is None, and there are no probabilities.
+    private; ``load`` fits none: then it is None, and there are no probabilities. ``root_digest`` is the store's when
+    ``load`` read it, None for a model from elsewhere. Several threads may call a model at once.
 
     Raises:
         CompositionError: ``component`` was trained around another base point than ``base``.
@@ -129,6 +130,7 @@ class TangentModel(nn.Module):
             )
         self.cut, self.transform, self.classes = cut, transform, list(classes)
         self.temperature: float | None = None
+        self.root_digest: str | None = None
         self.backbone = cut.backbone.model
         self.base, self.component = replace(base.unreduced(), module=cut.module()), component
         self._tail = self.base.tail
@@ -175,7 +177,9 @@ class TangentModel(nn.Module):
         component = read_component(store, model_of(store.objects(), name), base)
         # Cut where the rows were taken, which may be before the layers that are trained.
         cut = Cut(backbone, base.config.start or 0)
-        return cls(cut, Preprocess(backbone), base, component, store.classes)
+        model = cls(cut, Preprocess(backbone), base, component, store.classes)
+        model.root_digest = store.root_digest
+        return model
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
@@ -184,7 +188,7 @@ class TangentModel(nn.Module):
         images = images.to(device)
         if not torch.compiler.is_exporting() and not len(images):
             return images.new_empty((0, len(self.classes)), dtype=torch.float32)
-        # A functional tail has one module for all threads, and a program is traced in one thread.
+        # A functional tail makes one pass at a time, and a program is traced in one thread.
         alone = self.base.config.path == "functional" or torch.compiler.is_exporting()
         if alone or device.type != "cpu" or (threads := torch.get_num_threads()) == 1 or len(images) < 2:
             return self._logits(images)

@@ -25,7 +25,7 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.operator import RowSum, TangentOperator
 
 Note = tuple[float, "np.ndarray | None", np.ndarray]
-_alone = Lock()  # an operator's rows, and a functional tail's one module, serve one pass at a time
+_alone = Lock()  # an operator's rows serve one pass at a time
 
 
 class RemoteOperator(TangentOperator):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import pairwise
-from threading import Lock
+from threading import RLock
 from typing import Any, Protocol
 
 import numpy as np
@@ -170,12 +171,23 @@ def lowered() -> bool:
     return torch.is_autocast_enabled("cpu") or torch.get_float32_matmul_precision() != "highest"
 
 
+def process_lock() -> AbstractContextManager[bool]:
+    """A lock that the thread which has it may take again, and that a fork waits for.
+
+    So a child never finds it taken by a thread that it does not have, nor what it guards half done. Of two locks, the
+    one made later has to be taken first, as a fork does.
+    """
+    lock = RLock()
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    return lock
+
+
 class _Exact:
     """The settings of ``full_float32``, which belong to the whole process. The earlier ones come back only when the
     last thread is done: restored by the first, they would change under threads that are still at work."""
 
     def __init__(self) -> None:
-        self._lock, self._inside, self._before = Lock(), 0, ExitStack()
+        self._lock, self._inside, self._before = process_lock(), 0, ExitStack()
 
     def enter(self) -> None:
         with self._lock:

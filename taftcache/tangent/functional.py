@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from taftcache.errors import SolveError
 from taftcache.tangent.config import TailConfig
-from taftcache.tangent.device import full_float32
+from taftcache.tangent.device import full_float32, process_lock
 from taftcache.tangent.factors import Direct, RankOne
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rules import linear_adjoint, linear_tangent
@@ -30,6 +31,10 @@ ON_GPU = 8  # times as many there, because each piece takes some hundred launche
 PREFIX = "model."  # of timm's names inside the module
 
 Named = dict[str, Tensor]
+
+# One pass at a time: torch's forward mode has one level for all threads of a process, and during a pass a module holds
+# that pass's tensors and rows.
+_turn = process_lock()
 
 
 class FunctionalState(NamedTuple):
@@ -146,13 +151,31 @@ _NO_FACTORS = "a functional tail has no factored gradients; solvers ask `factore
 
 @contextmanager
 def _exact(rows: Tensor) -> Iterator[None]:
-    """Inside, derivatives of every kind exist: without inference mode, and with attention written out.
+    """Inside, no other thread makes a pass, and derivatives of every kind exist: without inference mode, and with
+    attention written out.
 
-    Forward mode through fused attention raises NotImplementedError. Full float32 is for the convolutions in the model's
-    own code.
+    Full float32 is for the convolutions in the model's own code.
     """
-    with torch.inference_mode(False), sdpa_kernel(SDPBackend.MATH), full_float32(rows.device):
+    with _turn, torch.inference_mode(False), _WrittenOut(), full_float32(rows.device):
         yield
+
+
+class _WrittenOut(TorchFunctionMode):
+    """Inside, attention is computed step by step, because forward mode through fused attention does not exist.
+
+    In this thread alone: torch's own switch, ``sdpa_kernel``, would change what other threads compute meanwhile.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (_attention if func is scaled_dot_product_attention else func)(*args, **(kwargs or {}))
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *more: Any, **named: Any) -> Tensor:
+    """What ``scaled_dot_product_attention`` does for ``SDPBackend.MATH``, to the bit."""
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill(~attn_mask, -torch.inf)
+    out: Tensor = torch.ops.aten._scaled_dot_product_attention_math(q, k, v, attn_mask, *more, **named)[0]
+    return out
 
 
 def _usable(tensor: Tensor) -> Tensor:

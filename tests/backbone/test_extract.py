@@ -21,11 +21,13 @@ from taftcache.backbone.forward import engine
 from taftcache.backbone.forward.engine import CpuEngine
 from taftcache.backbone.forward.extract import default_batch, extract
 from taftcache.backbone.model import load_backbone
+from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, DataSpec
 from taftcache.errors import BackboneError, DataError, RecipeError, UnreadableImage
 from tests.backbone.registry import DeviceEngineAlone, MemorySink, NoiseSource, pieces
+from tests.threads import at_once
 
 CUT, TRANSFORM = pieces()
 N = 37
@@ -100,6 +102,24 @@ def test_bytes_do_not_depend_on_torchs_threads_which_stay_as_they_were(threads, 
         thread.join()
         assert (torch.get_num_threads(), elsewhere) == (threads, [threads])
         assert inside == {1 if engine.CpuEngine is CpuEngine else threads}
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.law("Threads that call models at once get the bits that each gets alone, and keep their torch settings")
+def test_pools_that_begin_at_once_leave_all_other_threads_as_they_were():
+    def ask(_: int) -> tuple[int, ...]:
+        inside = set()
+        for _ in range(5):
+            with one_core_pool(3, "test") as pool:
+                inside.update(pool.map(lambda _: torch.get_num_threads(), range(6)))
+        return *inside, torch.get_num_threads()
+
+    torch.set_num_threads(4)
+    try:
+        assert at_once(8, ask) == [(1, 4)] * 8
+        assert at_once(1, lambda _: torch.get_num_threads()) == [4]
+        assert torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(1)
 

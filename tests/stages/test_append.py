@@ -8,6 +8,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +22,7 @@ from taftcache.cache.format.ledger import ADOPT
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.cli import app, main
-from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, UnreadableImage
+from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, TaftcacheError, UnreadableImage
 from taftcache.names import counted
 from taftcache.stages.extract.forgotten import forgotten_beside
 from taftcache.stages.extract.growth.reporting import AppendReport
@@ -618,6 +619,29 @@ def test_new_classes_are_taken_where_that_is_asked_for(few, images, tmp_path, na
         assert f"2 classes more: {names[0]} (14), {names[1]} (14)" in capsys.readouterr().out
     again = taftcache.append(asked(few, folder), new_classes="take")
     assert (again.added, again.new_classes, again.root_digest) == ({}, {}, report.root_digest)
+
+
+def test_a_service_keeps_its_model_until_a_newer_one_can_be_loaded(few, images, tmp_path):
+    """By the recipe of the guide."""
+    guide = (Path(__file__).parents[2] / "docs/guide.md").read_text(encoding="utf-8")
+    (block,) = (part for part in guide.split("```python\n") if "def newest" in part)
+    code: dict[str, Any] = {}
+    exec(block.partition("\nmodel = ")[0], code)
+    newest, forgotten = code["newest"], FeatureStore(few).shards[0].sample_ids[0]
+    taftcache.train(few)
+    model = newest(few)
+    assert newest(few, model) is model
+    report = taftcache.forget(few, [forgotten])
+    newer = newest(few, model)
+    assert (newer.root_digest, newer is model) == (report.root_digest, False)
+    folder = shutil.copytree(images, tmp_path / "images")
+    shutil.copytree(folder / "1", folder / "9")
+    taftcache.append(asked(few, folder), new_classes="take")
+    assert newest(few, newer) is newer
+    with pytest.raises(TaftcacheError):
+        newest(few)
+    taftcache.train(few)
+    assert newest(few, newer).classes == ["0", "1", "2", "9"]
 
 
 @pytest.mark.parametrize("unreadable", ["stop", "skip"])

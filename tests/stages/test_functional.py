@@ -19,6 +19,7 @@ from taftcache.model.predictor import TangentModel
 from taftcache.recipe import Recipe
 from taftcache.stages.look.inside.samples import inspect_sample
 from tests.stages.making import open_store, recipe, settings
+from tests.threads import at_once
 
 ARGS: dict[str, Any] = {"layers": [1, 1, 1, 2], "channels": [8, 8, 12, 16], "num_classes": 10}
 
@@ -108,6 +109,8 @@ def test_a_prediction_is_what_the_store_says(weights, tmp_path):
         state = tail.value(w, model.cut.prefix(x))
         change = tail.tangent(w, state, tail.bind(base.layout.views(delta(store, made, "models/mean").float())))
         assert torch.allclose(model(x), state.logits + change, rtol=1e-5, atol=1e-5)
+        both, alone = (model, TangentModel.load(store, device="cpu")), model(x)  # as while a service reloads
+        assert all(torch.equal(z, alone) for z in at_once(4, lambda k: both[k % 2](x)))
 
 
 def test_the_head_alone_needs_no_code(weights, tmp_path, monkeypatch):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.errors import SolveError
@@ -21,6 +27,7 @@ from taftcache.tangent.spec import TangentSpec
 from taftcache.tangent.tail import row_norms
 from tests.backbone.registry import images, small_backbone
 from tests.solve.problems import minimised
+from tests.threads import at_once
 
 TOLERANCE = 1e-12
 T, D, WIDTH, K, N = 4, 6, 5, 3, 7
@@ -183,6 +190,64 @@ def test_rows_and_module_stay_as_they_were():
     jacobian_product(base, rows, v), transposed_product(base, rows, r)
     assert torch.equal(rows, tokens())
     assert all(torch.equal(t, before[n]) for n, t in base.module.state_dict().items())
+
+
+@pytest.mark.law("Threads that call models at once get the bits that each gets alone, and keep their torch settings")
+def test_threads_that_share_a_tail_or_have_another():
+    bases, rows = [make("reset"), make("reset")], tokens()
+    v, r = vectors(bases[0])
+    expected = jacobian_product(bases[0], rows, v), transposed_product(bases[0], rows, r)
+
+    def ask(k: int) -> bool:
+        base = bases[k % 2]
+        found = jacobian_product(base, rows, v), transposed_product(base, rows, r)
+        return all(map(torch.equal, found, expected))
+
+    assert all(at_once(4, lambda k: all(ask(k) for _ in range(4))))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of a process with threads: that is the point
+def test_a_child_that_was_forked_during_a_pass_can_make_its_own(monkeypatch):
+    base, rows, inside = make(), tokens(), threading.Event()
+    (v, _), run, asked = vectors(base), FunctionalTail._run, os.getpid()
+    expected = jacobian_product(base, rows, v)
+
+    def slowly(*args):
+        inside.set()
+        if os.getpid() == asked:
+            threading.Event().wait(0.1)
+        return run(*args)
+
+    monkeypatch.setattr(FunctionalTail, "_run", slowly)
+    other = threading.Thread(target=jacobian_product, args=(base, rows, v))
+    other.start()
+    inside.wait()
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)
+        try:
+            os._exit(not torch.equal(jacobian_product(base, rows, v), expected))
+        finally:
+            os._exit(2)
+    other.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("mask", [{}, {"attn_mask": torch.eye(T) == 0}, {"attn_mask": torch.eye(T)}, {"scale": 0.3}])
+def test_attention_is_written_out_in_the_tails_own_thread_alone(mask):
+    x = torch.randn(2, 3, T, 8, generator=torch.Generator().manual_seed(1))
+
+    def attention() -> Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, **mask)
+
+    fused = attention()
+    with sdpa_kernel(SDPBackend.MATH):
+        written = attention()
+    with functional_tail._exact(x), ThreadPoolExecutor(1) as other:
+        assert torch.equal(attention(), written)
+        assert torch.equal(other.submit(attention).result(), fused)
+    assert not torch.equal(fused, written)
 
 
 def test_no_factors():

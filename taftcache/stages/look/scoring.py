@@ -67,8 +67,7 @@ class Scorer:
                 self.damaged[name] = problem_of(error)
                 self.models.remove(name)
         self._stored = self._stored.of(self.models)
-        # a tail that runs a module through torch.func replaces the module's weights during the call
-        self._alone = Lock()
+        self._alone = Lock()  # the operator's way to a device serves one thread, and so do the directions
 
     def is_private(self, name: str) -> bool:
         """Whether ``name`` is a component or model that makes a promise of privacy."""
@@ -108,11 +107,10 @@ class Scorer:
         ridge, norm = certificate.ridge, component.delta.norm().item()
         device = float64_device(self.recipe.device)
         operator = TangentOperator(self.base, [], trained=component.layout, dtype=torch.float64, device=device)
-        with self._alone:
-            state = operator.prepare(tokens)
-            change = operator.tangent(state, operator.direction(component.delta))
-            r = self.loss.gradient(state.logits + change, torch.from_numpy(labels.astype(np.int64)).to(device))
-            norms = row_norms(operator.tail, operator.layout, operator.weights, state, r)
+        state = operator.prepare(tokens)
+        change = operator.tangent(state, operator.direction(component.delta))
+        r = self.loss.gradient(state.logits + change, torch.from_numpy(labels.astype(np.int64)).to(device))
+        norms = row_norms(operator.tail, operator.layout, operator.weights, state, r)
         along, own = ridge * (r * change).sum(1), (ridge * norm) ** 2
         # ‖Jᵀ∂ℓ‖² + 2λ ∂ℓᵀJΔw + λ²‖Δw‖² may cancel: add what rounding may have taken from it
         squares = norms.square() + 2 * along + own + ROUNDING * (norms.square() + 2 * along.abs() + own)
@@ -120,9 +118,9 @@ class Scorer:
         return np.asarray(moved.cpu().numpy())
 
     def head_over(self, sources: Sequence[RowSource]) -> TangentOperator:
-        """The head's operator over rows, where float64 is; it takes turns with other threads that use the tail."""
+        """The head's operator over rows, where float64 is."""
         device = float64_device(self.recipe.device)
-        return _InTurn(self._alone, self.base, sources, trained=self.base.head_layout, device=device)
+        return TangentOperator(self.base, sources, trained=self.base.head_layout, device=device)
 
     def norm(self, name: str) -> float:
         """‖Δw‖ of the component or model ``name``."""
@@ -174,19 +172,6 @@ class Scorer:
             direction = self.operator.direction(component.delta, component.layout)
         self._directions[name] = direction
         return direction
-
-
-class _InTurn(TangentOperator):
-    """An operator that prepares a block while it holds a lock."""
-
-    def __init__(self, lock: Lock, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self._lock = lock
-
-    def prepare(self, tokens: NDArray[Any]) -> Any:
-        """See ``TangentOperator``."""
-        with self._lock:
-            return super().prepare(tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
