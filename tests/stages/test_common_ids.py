@@ -18,7 +18,6 @@ from taftcache.stages.file_texts import read_texts
 from taftcache.stages.forget import byproducts
 from tests.stages.test_byproducts import HAS_PARQUET, some_vectors
 
-FOUND = "An audit finds what was made of forgotten rows in the folders that it is shown"
 COMMON = ["42", "invoice", "2024-01-31", "000017"]
 LONG = "2257989f-aaaa-4bbb-8ccc-1234567890ab"
 
@@ -67,7 +66,7 @@ TOLD = {
 }
 
 
-@pytest.mark.law(FOUND)
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
 def test_a_common_id_is_found_where_the_place_says_that_it_is_one(tmp_path, monkeypatch):
     """And elsewhere it is a note, for nearly every folder has a 42 in it."""
     monkeypatch.setattr(byproducts, "SINGLY", 99)
@@ -87,7 +86,7 @@ def test_a_common_id_is_found_where_the_place_says_that_it_is_one(tmp_path, monk
     assert "a number, a date or a plain word where nothing says that it is an id" in note
 
 
-@pytest.mark.law(FOUND)
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
 def test_a_common_id_is_found_in_every_export(tmp_path, monkeypatch):
     monkeypatch.setattr(byproducts, "SINGLY", 99)
     store, place = made(tmp_path, *COMMON)
@@ -118,7 +117,7 @@ INSIDE = [
 ]
 
 
-@pytest.mark.law(FOUND)
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
 @pytest.mark.parametrize("gone", [LONG, "anna.berg@example.org", "10482231", "c0/s 1.png", "raw/a/b.png"])
 def test_an_id_within_an_address_is_found(tmp_path, monkeypatch, gone):
     monkeypatch.setattr(byproducts, "SINGLY", 99)
@@ -131,7 +130,7 @@ def test_an_id_within_an_address_is_found(tmp_path, monkeypatch, gone):
     assert found == {f"{k}.log": "it holds forgotten ids: 1 (line 2)" for k in range(len(INSIDE))}
 
 
-@pytest.mark.law(FOUND)
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
 @pytest.mark.parametrize("gone", [LONG, "anna.berg@example.org", "img_1", "10482231"])
 def test_a_file_with_the_name_of_an_id_is_found(tmp_path, gone):
     store, place = made(tmp_path, gone, "42")
@@ -143,7 +142,7 @@ def test_a_file_with_the_name_of_an_id_is_found(tmp_path, gone):
     assert "1 file (42.jpg) with a forgotten id" in note
 
 
-@pytest.mark.law(FOUND)
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
 @pytest.mark.parametrize("lost", [[], ["zarr.json"], ["zarr.json", "sample_id/zarr.json"]])
 def test_a_shard_without_its_store_is_found(tmp_path, lost):
     store, place = made(tmp_path, "42", LONG)
@@ -161,7 +160,7 @@ def test_a_shard_without_its_store_is_found(tmp_path, lost):
     }
 
 
-@pytest.mark.law(FOUND)
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
 @pytest.mark.parametrize("separator", [".", "/"])
 def test_zarr_arrays_of_others_are_searched(tmp_path, monkeypatch, separator):
     monkeypatch.setattr(byproducts, "SINGLY", 99)
@@ -180,7 +179,7 @@ def test_zarr_arrays_of_others_are_searched(tmp_path, monkeypatch, separator):
     put("large_id", np.array([1, 3, 42], ">i4"), serializer=zarr.codecs.BytesCodec(endian="big"))
     put("qty", np.array([1, 3, 42]))
     put("x", np.zeros(3), compressors="auto")
-    put("zero_id", np.array([1, 3, 5]))
+    put("filled_id", np.array([1, 3, 5]), fill_value=42)
     put("packed_id", np.array([1, 3, 5]), compressors="auto")
     put("cut_id", np.array([1, 3, 5]))
     put("lost", np.array([1, 3, 5]))
@@ -198,7 +197,7 @@ def test_zarr_arrays_of_others_are_searched(tmp_path, monkeypatch, separator):
     assert all(f"{name}/" in unread for name in ("packed_id", "cut_id", "lost", "old_id")) or "more" in unread
 
 
-@pytest.mark.law(FOUND)
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
 def test_a_finding_says_where_and_what_to_do(tmp_path):
     store, place = made(tmp_path, LONG, "u/x")
     (place / "notes.md").write_text(f"one\ntwo {LONG}\nu/x and {LONG}\n")
@@ -249,7 +248,7 @@ def test_what_is_left_out_is_counted(tmp_path):
     assert note.startswith(f"{place}: 2 files (ci/a.log, ci/b.log) left out of the verdict by --except")
 
 
-@pytest.mark.law(FOUND)
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
 def test_dates_are_found_in_columns_of_dates(tmp_path, monkeypatch):
     monkeypatch.setattr(byproducts, "SINGLY", 99)
     gone, other = "2024-01-31", "2023-05-06"
@@ -279,7 +278,7 @@ def test_dates_are_found_in_columns_of_dates(tmp_path, monkeypatch):
     assert f"({', '.join(map(repr, perhaps))})".replace("'when.npz'", "when.npz") in note
 
 
-@pytest.mark.law(FOUND)
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
 def test_what_is_written_into_the_schema_of_a_table_is_searched(tmp_path):
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
