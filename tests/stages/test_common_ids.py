@@ -192,7 +192,7 @@ def test_zarr_arrays_of_others_are_searched(tmp_path, monkeypatch, separator):
     assert {path.split("/")[0] for path in found} == {"who", "bytes", "sample_id", "large_id"}
     assert found["who/zarr.json"] == "it holds forgotten ids: 1 (in who)"
     (common,) = [note for note in notes if "may mean something else" in note]
-    assert "1 file (qty/zarr.json)" in common
+    assert "2 files (filled_id/zarr.json, qty/zarr.json)" in common  # the one says 42 in its description
     (unread,) = [note for note in notes if "not searched" in note]
     assert all(f"{name}/" in unread for name in ("packed_id", "cut_id", "lost", "old_id")) or "more" in unread
 
