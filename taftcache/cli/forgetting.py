@@ -151,6 +151,14 @@ def audit(
     strict: Annotated[
         bool, typer.Option("--strict", help="fail, too, on what --also cannot search or judge (otherwise a note)")
     ] = False,
+    harmless: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--except",
+            metavar="PATTERN",
+            help="leave files below the folders of --also out of the verdict, and count them: 'ci/*.log' (repeatable)",
+        ),
+    ] = None,
     replay: Annotated[
         bool, typer.Option("--replay", help="forget again what an old copy of the store brought back")
     ] = False,
@@ -176,6 +184,7 @@ def audit(
             head=head,
             also=also or [],
             strict=strict,
+            harmless=harmless or [],
             replay=replay,
             signing_key=sign,
         )

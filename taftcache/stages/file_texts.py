@@ -22,7 +22,8 @@ from taftcache.backbone.sources.columns import arrow_stream, checked_batches, pa
 from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.errors import TaftcacheError
-from taftcache.stages.texts import IDS, Number, meant, names_in, texts_in
+from taftcache.stages.texts import Number, Told, meant, names_ids, names_in, texts_in, told
+from taftcache.stages.zarr_texts import ARRAY, OLD_ARRAY, array_of_chunk, array_texts, chunk_texts
 
 MAX_TEXT, MAX_HEADER = 256 << 20, 64 << 20
 RUN, BLOCK = 32, 1 << 20  # signs in a row that are text in a file that is not; bytes that are looked at together
@@ -64,6 +65,9 @@ PACKED: tuple[bytes, ...] = (
     b"PACK\0\0\0",
     *(bytes([0x80, version]) for version in range(2, 6)),
 )
+# Python's pickle of the oldest protocol, which is text.
+OLD_PICKLE = re.compile(rb"\([dl]p\d+\n|c[\w.]+\n\w+\n\(?p\d+\n|\(?[SV].*\np\d+\n|\([IFL][\d.-]+L?\n")
+OF_ARROW = "string|binary|^u?int|=u?int|date|timestamp"  # types that may hold ids
 TAR_AT, TAR = 257, b"ustar"
 OF_GIT = re.compile(rb"(blob|commit|tag|tree) ([0-9]{1,12})\0")  # begins what git packs into a file of its own
 IN_TREE = re.compile(rb"[0-7]{5,6} ([^\0]+)\0")  # a file's mode and name
@@ -71,16 +75,18 @@ IN_TREE = re.compile(rb"[0-7]{5,6} ([^\0]+)\0")  # a file's mode and name
 
 @dataclass
 class FileTexts:
-    """The texts of a file: ``ids`` are those that may be ids, ``about`` is other text, which may have ids in it.
+    """The texts of a file: ``ids`` are those that may be ids, by the name of their array or column; ``about`` is other
+    text, which may have ids in it.
 
-    perhaps: numbers in its arrays that may be ids.
+    told: those of ``ids`` whose array says that they are ids. perhaps: numbers in its arrays that may be ids.
     names: what may be an id in the names of its arrays, groups, columns or members.
     is_header: whether ``about`` says how arrays lie in the file, in numbers that are no ids.
     whole: whether all of the file was read; a fault leaves what was read before it.
     of_git: whether it is an object of a git repository, unpacked.
     """
 
-    ids: set[str] = field(default_factory=set)
+    ids: dict[str, str] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
     perhaps: set[Number] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     about: str = ""
@@ -88,14 +94,15 @@ class FileTexts:
     whole: bool = True
     of_git: bool = False
 
-    def forgotten(self, is_forgotten: Callable[[str], bool]) -> tuple[set[str], set[str]]:
-        """The texts that are forgotten ids, and the numbers that are, which may mean something else."""
-        ids, numbers = set[str](), set[str]()
-        for texts, others in _apart(chain(self.ids, texts_in(self.about))):
-            ids.update(filter(is_forgotten, meant(texts)))
+    def forgotten(self, is_forgotten: Callable[[str], bool]) -> tuple[list[str], set[str]]:
+        """The texts that are forgotten ids, of equal ones perhaps one alone `Told`, and the numbers that are, which may
+        mean something else."""
+        ids, numbers = list[str](), set[str]()
+        for said, texts, others in _apart(chain(map(Told, self.told), self.ids, texts_in(self.about))):
+            ids += filter(is_forgotten, chain(said, meant(texts)))
             numbers.update(filter(is_forgotten, () if self.is_header else others))
-        for texts, others in _apart(chain(self.names, self.perhaps)):
-            ids.update(filter(is_forgotten, texts))
+        for _, texts, others in _apart(chain(self.names, self.perhaps)):
+            ids += filter(is_forgotten, texts)
             numbers.update(filter(is_forgotten, others))
         return ids, numbers
 
@@ -109,7 +116,7 @@ class FileTexts:
         return may_hold_ids(name, shape, dtype)
 
     def take(self, name: str, array: NDArray[Any]) -> None:
-        """Add every text of an array and of its fields, and whole numbers in a list.
+        """Add every text of an array and of its fields, and whole numbers and dates in a list.
 
         Numbers are ids if ``name`` says so; if no two are the same, they may be.
 
@@ -120,36 +127,45 @@ class FileTexts:
             self.take(field_name, array[field_name])
         if array.dtype.names or not may_hold_ids(name, array.shape, array.dtype):
             return
-        if array.dtype.kind in "OSU":
-            self.add(array.ravel().tolist())
-        elif IDS.fullmatch(name):
-            self.ids.update(map(str, array.ravel().tolist()))
+        if array.dtype.kind == "M":
+            days = np.unique(array.astype("M8[D]"))
+            self.add([*days.astype(str).tolist(), *np.unique(array).astype(str).tolist()], name)
+        elif array.dtype.kind in "OSU":
+            self.add(array.ravel().tolist(), name)
+        elif names_ids(name):
+            self.add([*map(str, array.ravel().tolist())], name)
         elif len(np.unique(array)) == array.size:
             self.perhaps.update(map(Number, array.ravel().tolist()))
 
-    def add(self, values: list[Any]) -> None:
-        """Add every text in these values, but no number among other words."""
-        self.ids.update(text for text in texts_in(values) if not isinstance(text, Number))
+    def add(self, values: list[Any], name: str) -> None:
+        """Add every text in the values of an array or column, but no number among other words."""
+        for text in texts_in([told(value) for value in values] if names_ids(name) else values):
+            if isinstance(text, Told):
+                self.told.add(text)
+            if not isinstance(text, Number):
+                self.ids[text] = name
 
 
-def _apart(texts: Iterable[str]) -> Iterator[tuple[set[str], set[str]]]:
-    """Texts and numbers, each once among as many as are looked at together; a number equals a text of its digits."""
+def _apart(texts: Iterable[str]) -> Iterator[tuple[set[Told], set[str], set[Number]]]:
+    """What is `Told`, other texts, and numbers, each once among as many as are looked at together: a text equals one
+    of another kind with its signs."""
     left = iter(texts)
     while several := [*islice(left, TOGETHER)]:
-        plain = {text for text in several if not isinstance(text, Number)}
-        yield plain, {text for text in several if isinstance(text, Number)} if len(plain) < len(several) else set()
+        said = {text for text in several if isinstance(text, Told)}
+        numbers = {text for text in several if isinstance(text, Number)}
+        yield said, {text for text in several if not isinstance(text, Told | Number)}, numbers
 
 
 def may_hold_ids(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Whether an array, or a field of its records, has texts, or one whole number a row that may be its id: not those
-    of one byte, unless it is called so.
+    """Whether an array, or a field of its records, has texts, or one whole number or date a row that may be its id: no
+    number of one byte, unless it is called so.
 
     Raises:
         ValueError: they are more than ``MAX_TEXT``; so it is known before they are read.
     """
     if dtype.names is not None:
         return any([may_hold_ids(f, (*shape, *dtype[f].shape), dtype[f].base) for f in dtype.names])
-    is_whole = dtype.kind in "iu" and (dtype.itemsize > 1 or IDS.fullmatch(name) is not None)
+    is_whole = dtype.kind in "iuM" and (dtype.itemsize > 1 or names_ids(name))
     may = dtype.kind in "OSU" or (is_whole and math.prod(shape) == max(shape, default=0))
     if may and math.prod(shape) * dtype.itemsize > MAX_TEXT:
         raise ValueError(name)
@@ -161,10 +177,28 @@ def read_texts(path: Path) -> FileTexts:
     library is missing."""
     texts = FileTexts()
     try:
-        _read(path, texts)
+        if not _zarr(path, texts):
+            _read(path, texts)
     except (*FAULTS, KeyError, ImportError, TaftcacheError):
         texts.whole = False
     return texts
+
+
+def _zarr(path: Path, to: FileTexts) -> bool:
+    """Add what a Zarr array has in its chunks, or a chunk on its own; returns whether the file is one.
+
+    Raises:
+        ValueError and others: a chunk without its array, or `array_texts`.
+    """
+    if path.name in (ARRAY, OLD_ARRAY):
+        if (array := array_texts(path, MAX_TEXT)) is not None:
+            to.take(path.parent.name, array)
+        return False
+    of, texts = array_of_chunk(path), chunk_texts(path, MAX_TEXT)
+    if texts is None and of is not None and not (of / ARRAY).exists():
+        raise ValueError(path)
+    to.add(texts or [], path.parent.name if of is None else of.name)
+    return texts is not None
 
 
 def _read(path: Path, to: FileTexts) -> None:
@@ -180,7 +214,7 @@ def _read(path: Path, to: FileTexts) -> None:
         # A safetensors file begins with its header's size, whose bytes may be those of a pickle: 640 is 80 02.
         size = int.from_bytes(begin[:8], "little")
         headed = begin[8:9] == b"{" and size <= length - 8
-        if not headed and (begin.startswith(PACKED) or begin[TAR_AT:].startswith(TAR)):
+        if not headed and (begin.startswith(PACKED) or begin[TAR_AT:].startswith(TAR) or OLD_PICKLE.match(begin)):
             raise ValueError(path)
         if unpacked is not None and (headed or begin.startswith((HDF5, ZIP, NPY, PARQUET, ARROW))):
             raise ValueError(path)
@@ -347,7 +381,7 @@ def _columns(name: str, rows: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]
 def _hdf5(path: Path, to: FileTexts) -> None:
     with FeatureFile(path) as file:
         if file.is_export:
-            to.ids.update(s.id for s in file.skipped)
+            to.add([s.id for s in file.skipped], "skipped_ids")
         to.name(*file.names())
         for name, array in file.arrays(to.is_wanted):
             to.take(name, array)
@@ -383,16 +417,15 @@ def _arrow(path: Path, to: FileTexts) -> None:
     try:
         with pa.OSFile(str(path)) as file:  # no map, as in `_blocks`
             stream = arrow_stream(path, file)
-            kinds = enumerate(stream.schema.types)
             to.name(*_names_of(stream.schema))
-            kept = [k for k, kind in kinds if re.search("string|binary|^u?int|=u?int", str(kind))]
+            kept = [k for k, kind in enumerate(stream.schema.types) if re.search(OF_ARROW, str(kind))]
             _take(path, (batch.select(kept) for batch in checked_batches(path, stream)), to)
     except pa.ArrowException as error:
         raise ValueError(path) from error
 
 
 def _parquet(path: Path, to: FileTexts) -> None:
-    """Add the texts and whole numbers of a Parquet file, by column, and what taftcache wrote into its schema.
+    """Add the texts and whole numbers of a Parquet file, by column, and what is written into its schema.
 
     Raises:
         ImportError: pyarrow is not installed. ValueError: not a Parquet file, or more than ``MAX_TEXT``.
@@ -405,9 +438,10 @@ def _parquet(path: Path, to: FileTexts) -> None:
             schema = file.schema
             to.name(*_names_of(file.schema_arrow))
             texts = [k for k in range(len(schema)) if schema.column(k).physical_type.endswith("BYTE_ARRAY")]
-            numbers = {field.name for field in file.schema_arrow if pa.types.is_integer(field.type)}
+            numbers = {field.name for field in file.schema_arrow if re.search(OF_ARROW, str(field.type))}
             names = sorted(numbers | {schema.column(k).path for k in texts})
-            to.about = ((file.schema_arrow.metadata or {}).get(b"taftcache") or b"").decode("utf-8", "replace")
+            said = (file.schema_arrow.metadata or {}).items()
+            to.about = "\n".join(text.decode("utf-8", "replace") for each in said for text in each)
             _take(path, parquet_batches(path, file, names) if names else (), to)
     except pa.ArrowException as error:
         raise ValueError(path) from error
@@ -431,10 +465,10 @@ def _take(path: Path, batches: Iterable[Any], to: FileTexts) -> None:
             raise ValueError(path)
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-            if pa.types.is_integer(plain.type):
+            if pa.types.is_integer(plain.type) or pa.types.is_date(plain.type) or pa.types.is_timestamp(plain.type):
                 numbers[name].append(plain.drop_null().to_numpy(zero_copy_only=False))
             else:
-                to.add(column.to_pylist())
+                to.add(column.to_pylist(), name)
     for name, parts in numbers.items():
         to.take(name, np.concatenate(parts))
 

@@ -67,6 +67,7 @@ def _verdict(report: AuditReport) -> str:
     if report.tombstones:
         places = ["the store", *(str(folder) for folder in report.also)]
         said = f"nothing of what was forgotten was found in {' and '.join(places)}"
+        said += f", but for {counted(report.harmless, 'file')} left out" if report.harmless else ""
     elif report.receipts:
         said = "the key is destroyed, so that no forgotten id could be looked for"
     else:

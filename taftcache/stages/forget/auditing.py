@@ -33,7 +33,8 @@ class AuditReport:
 
     passed: whether nothing was found. findings: the promises that do not hold. receipts: requests in the ledger.
     signed: entries of the ledger with a valid signature. tombstones: one for each sample, class and shard that was
-    forgotten. also: further folders that were searched. certificates: by component, as recorded and as proven here.
+    forgotten. also: further folders that were searched. harmless: files there that were left out of the verdict, as
+    asked, and of which something would have been said. certificates: by component, as recorded and as proven here.
     newest: the ledger's last entry. unsaved: why ``head`` could not be brought up to date and what to try, a line each;
     otherwise empty. replayed: rows that an old copy of the store had brought back, forgotten again. notes: what is no
     failure.
@@ -51,6 +52,7 @@ class AuditReport:
     newest: Pin
     unsaved: list[str] = field(default_factory=list)
     replayed: int = 0
+    harmless: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -73,6 +75,7 @@ def audit(
     head: Path | str | None = None,
     also: Sequence[Path | str] = (),
     strict: bool = False,
+    harmless: Sequence[str] = (),
     replay: bool = False,
     signing_key: Path | str | None = None,
 ) -> AuditReport:
@@ -89,23 +92,27 @@ def audit(
             the report's ``unsaved`` says why, for the next audit will not know of any later entry.
         also: folders to search for what was made from forgotten rows, and for false promises of privacy.
         strict: what cannot be searched or judged in ``also`` is a finding instead of a note.
+        harmless: patterns of paths below a folder of ``also``, such as ``ci/*.log``, for files that are known to be
+            harmless: nothing said of them is a finding, and a note counts those of which something would be said.
+            ``*`` stands for any characters, also ``/``.
         replay: first forget again what an old copy of the store brought back, and take over the tombstones beside it.
         signing_key: for ``replay``: a file with an Ed25519 key that its entries in the ledger are signed with.
 
     Raises:
         StoreChanged: another process committed meanwhile, and something was found. RecipeError: not a public key, no
-            such folder or signing key, a signing key without ``replay``, or ``strict`` without ``also``. FormatError:
-            ``head`` is some other file. StoreWriteError: ``head`` lies in a store.
+            such folder or signing key, a signing key without ``replay``, or ``strict`` or ``harmless`` without
+            ``also``. FormatError: ``head`` is some other file. StoreWriteError: ``head`` lies in a store.
     """
-    check_several(also=also)
+    check_several(also=also, harmless=harmless)
     progress = or_silent(progress)
     key = None if public_key is None else checked_public_key(public_key)
     folders = [existing_folder(folder) for folder in also]
     if head is not None:
         check_local(head)
-    if strict and not folders:
+    if (strict or harmless) and not folders:
         raise RecipeError(
-            "strict is for what other folders hold, and none is named", do="name some: also, or --also FOLDER"
+            f"{'strict is' if strict else 'exceptions are'} for what other folders hold, and none is named",
+            do="name some: also, or --also FOLDER",
         )
     if signing_key is not None and not replay:
         raise RecipeError(
@@ -126,8 +133,7 @@ def audit(
         check_leftovers(store, to)
         check_names(store, to)
         certificates = check_models(store, progress, to)
-        for folder in folders:
-            check_folder(store, folder, to, strict, folders)
+        left_out = sum([check_folder(store, folder, to, strict, harmless, folders) for folder in folders])
         unsaved: list[str] = []
         if to.findings:
             store.check_current()  # raises if another commit came between: findings of a mixed state mean nothing
@@ -146,6 +152,7 @@ def audit(
             newest=Pin.of(store),
             unsaved=unsaved,
             replayed=replayed,
+            harmless=left_out,
             notes=[*still_missing(store), *subtracted_notes(store), *untrained_notes(store), *to.notes],
         )
 

@@ -9,14 +9,15 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from taftcache.backbone.files import file_digest
-from taftcache.backbone.sources.folder import SUFFIXES, suffix
+from taftcache.backbone.sources.folder import SUFFIXES
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import FILE
@@ -31,13 +32,13 @@ from taftcache.model.description import DESCRIPTION, read_description
 from taftcache.model.saved import CARD
 from taftcache.names import ROWS_OF, counted, first_few, is_model, told_apart
 from taftcache.privacy.statement import audit_statement
-from taftcache.stages.file_texts import read_texts
+from taftcache.stages.file_texts import FileTexts, read_texts
 from taftcache.stages.forget.chain import FORGOTTEN
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.receipts import replaced_shards
 from taftcache.stages.forget.traces import asking, own_words, texts_of
-from taftcache.stages.texts import Number, names_in, texts_in
+from taftcache.stages.texts import Number, is_surely_meant, listed, meant, names_in, texts_in
 from taftcache.stages.train.private.claims import exported_meta
 
 # In JSON, also within another text: the root digest that something was made from, and lists of shards' digests.
@@ -59,10 +60,17 @@ def existing_folder(folder: Path | str) -> Path:
 
 
 def check_folder(
-    store: FeatureStore, folder: Path, to: Findings, strict: bool = False, others: Sequence[Path] = ()
-) -> None:
+    store: FeatureStore,
+    folder: Path,
+    to: Findings,
+    strict: bool = False,
+    harmless: Sequence[str] = (),
+    others: Sequence[Path] = (),
+) -> int:
     """Look through all files below ``folder`` for what was made from forgotten rows. No links to folders are followed;
-    those that lead out of it, and into none of the ``others`` that are searched, are named.
+    those that lead out of it, and into none of the ``others`` that are searched, are named. Returns how many there is
+    something to be said of, but are left out, because their path below ``folder`` matches one of the patterns
+    ``harmless``.
 
     Findings are unfinished files, forgotten ids in texts and files of rows and as names, other stores with rows of
     forgotten ids or with such ids in their texts, and whatever names this store, or its shards, as they were before a
@@ -71,38 +79,61 @@ def check_folder(
     too.
     """
     known = _Known.of(store)
-    found, noted = defaultdict[tuple[Path, _Verdict], list[Path]](list), defaultdict[str, list[Path]](list)
-    searched = [*map(os.path.realpath, (store.path, folder, *others))]
+    found, noted = defaultdict[_Verdict, dict[Path, str]](dict), defaultdict[str, list[Path]](list)
+    left_out, searched = list[Path](), [*map(os.path.realpath, (store.path, folder, *others))]
     for path, verdict in _judged_below(known, folder, searched):
-        if not os.path.isdir(path) and not _checked_claim(path, to):
+        claims = Findings(store=to.store)
+        if not os.path.isdir(path) and not _checked_claim(path, claims):
             noted["unchecked"].append(path)
+        if any(fnmatchcase(path.relative_to(folder).as_posix(), pattern) for pattern in harmless):
+            left_out += [path] * (verdict.kind != "fine" or bool(claims.findings))
+            continue
+        to.findings.extend(claims.findings)
         if verdict.kind == "found":
-            found[path.parent, verdict].append(path)
+            found[verdict][path] = verdict.at
         elif verdict.kind != "fine":
             noted[verdict.kind].append(path)
-    for (parent, verdict), paths in found.items():
-        _add_finding(parent, verdict, paths, to)
+    for verdict, places in found.items():
+        by_folder = {path.parent: [path] for path in places}.items() if verdict.of_student else _gathered([*places])
+        for at, paths in by_folder:
+            _add_finding(at, verdict, paths, places[paths[0]], to)
     for kind, paths in noted.items():
-        which = first_few(told_apart([str(path.relative_to(folder)) for path in paths]))
-        said = f"{counted(len(paths), 'link' if kind == 'linked' else 'file')} ({which}) {NOTES[kind]}"
+        said = f"{counted(len(paths), 'link' if kind == 'linked' else 'file')} ({_named(paths, folder)}) {NOTES[kind]}"
         if strict:
             to.found("undecided", str(folder), said)
         else:
             to.notes.append(f"{folder}: {said}")
+    if left_out:
+        to.notes.append(f"{folder}: {counted(len(left_out), 'file')} ({_named(left_out, folder)}) {LEFT_OUT}")
+    return len(left_out)
 
 
-def _add_finding(parent: Path, verdict: _Verdict, paths: list[Path], to: Findings) -> None:
-    """Add what was found of files in one folder."""
+def _named(paths: list[Path], folder: Path) -> str:
+    return first_few(told_apart([str(path.relative_to(folder)) for path in paths]))
+
+
+def _gathered(paths: list[Path]) -> list[tuple[Path, list[Path]]]:
+    """These paths one by one, but all below a folder together if more than ``SINGLY`` of what lies in it has some."""
+    shared = Path(os.path.commonpath([path.parent for path in paths]))
+    parts = defaultdict[str, list[Path]](list)
+    for path in paths:
+        parts[path.relative_to(shared).parts[0]].append(path)
+    if len(parts) > SINGLY:
+        return [(shared, paths)]
+    return [each for of in parts.values() for each in (_gathered(of) if len(of) > 1 else [(of[0], of)])]
+
+
+def _add_finding(at: Path, verdict: _Verdict, paths: list[Path], where: str, to: Findings) -> None:
+    """Add what was found of one file, or of several below the folder ``at``; ``where``: the place in the first."""
     if verdict.of_student:  # one finding for its whole folder, whichever of its files are there
         do = "delete what teach or export-model wrote there, and make it again"
-        to.found("by-product", str(parent), f"a student, {verdict.text}", do)
-    elif len(paths) > SINGLY:
-        first = f"{counted(len(paths), 'file')}, {paths[0].name} the first"
-        to.found("by-product", str(parent), f"{first}: {verdict.text}", verdict.do)
+        to.found("by-product", str(at), f"a student, {verdict.text}", do)
+    elif len(paths) > 1:
+        which = f"{counted(len(paths), 'file')} ({_named(paths, at)}): {verdict.text}"
+        to.found("by-product", str(at), f"{which}, the first{where}" if where else which, verdict.do)
     else:
-        for path in paths:
-            advice = verdict.do or (OTHER_STORE if FeatureStore.exists(path) else None)
-            to.found("by-product", str(path), verdict.text, advice)
+        advice = verdict.do or (OTHER_STORE if FeatureStore.exists(at) else None)
+        to.found("by-product", str(at), verdict.text + where, advice)
 
 
 def _checked_claim(path: Path, to: Findings) -> bool:
@@ -126,13 +157,15 @@ NOTES = {
     "(Parquet and Arrow take pip install 'taftcache[parquet]'); what was forgotten may be in there",
     "linked": "to folders elsewhere, not searched: name these folders, too (--also FOLDER); what was forgotten may be "
     "in there",
-    "common": "with a forgotten id that may mean something else: a number among other text, a name without a folder, "
-    "the name of a class or a shard, or a word of taftcache's own",
+    "common": "with a forgotten id that may mean something else: a number, a date or a plain word where nothing says "
+    "that it is an id, the name of a class or a shard, or a word of taftcache's own",
     "unchecked": "promising privacy: whether their epsilon follows from their noise is checked with "
     "pip install 'taftcache[privacy]'",
 }
+LEFT_OUT = "left out of the verdict by --except, though there would be a finding or a note about each"
 ONNX = ".onnx"
-SINGLY = 5  # up to this many files of one folder with the same problem are listed one by one
+TEXT_AT = 4096  # bytes at the start of a file by which it is taken for text, which has lines
+SINGLY = 5  # up to this many places of one problem are listed one by one
 
 
 @dataclass(frozen=True)
@@ -140,13 +173,15 @@ class _Verdict:
     """What is to be said of a file or of another store.
 
     kind: "found" if it holds, or was made from, what was forgotten: ``text`` says how; the others but "fine" are notes.
-    of_student: it is of a student, whose files are one finding. do: what to do; None for what is usual.
+    of_student: it is of a student, whose files are one finding. do: what to do; None for what is usual. at: how many
+    ids, and where.
     """
 
     kind: Literal["fine", "unsure", "unread", "linked", "common", "found"]
     text: str = ""
     of_student: bool = False
     do: str | None = None
+    at: str = field(default="", compare=False)
 
 
 FINE, UNSURE, UNREAD, COMMON = _Verdict("fine"), _Verdict("unsure"), _Verdict("unread"), _Verdict("common")
@@ -154,7 +189,13 @@ LINKED = _Verdict("linked")
 BY_PATH = _Verdict(
     "found",
     "its path ends with a forgotten id",
-    do="if it is the image itself, delete it, if that should go, too; if it only has that name, name a narrower folder",
+    do="if it is the image itself, delete it, if that should go, too; if it only has that name, leave it out: "
+    "--except PATTERN",
+)
+OLD_SHARD = "delete the shard's folder, with the file of its name beside it"
+LOOK = (
+    "look at it: if that is the sample, take it out there, or delete the file; if it means something else, leave the "
+    "file out: --except PATTERN"
 )
 IN_GIT = "take it out of the repository's history (git filter-repo), then git reflog expire and git gc --prune=now"
 CUT_OFF = _Verdict("found", "what a copy that was cut off left; it may hold any row")
@@ -166,7 +207,7 @@ class _Known:
 
     before, replaced: keyed hash → place of the request's receipt, for the store and for the shards that a request wrote
     anew or dropped; from receipts of earlier releases, ``before`` has plain digests. key: what the hashes are keyed
-    with.
+    with. held: the ids of its rows.
     """
 
     store: FeatureStore
@@ -177,6 +218,7 @@ class _Known:
     key: bytes
     is_own_word: Callable[[str], bool]
     is_forgotten: Callable[[str], bool]
+    held: frozenset[str]
 
     @classmethod
     def of(cls, store: FeatureStore) -> _Known:
@@ -184,6 +226,10 @@ class _Known:
         with suppress(StoreError):  # `check_ledger` or `check_beside` reports it
             requests = {f"ledger/{e['seq']:06d}": e for e in store.ledger() if e.get("event") == FORGOTTEN}
             key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
+        held = set[str]()
+        for ref in store.manifest.shards:
+            with suppress(StoreError):  # verify has said it
+                held.update(store.shard(ref.name).sample_ids)
         return cls(
             store=store,
             now=frozenset({store.root_digest, store.manifest.content_digest}),
@@ -193,6 +239,7 @@ class _Known:
             key=key,
             is_own_word=own_words(store),
             is_forgotten=asking(store),
+            held=frozenset(held),
         )
 
     def judged(self, text: str) -> _Verdict | None:
@@ -229,6 +276,16 @@ class _Known:
         """Whether a file is a component whose numbers match no component of the store."""
         own = _numbers(data)
         return own is not None and own not in self._there
+
+    @cached_property
+    def suffixes(self) -> frozenset[str]:
+        """Those of images, and of the store's own ids."""
+        return SUFFIXES | {os.path.splitext(i)[1] for i in self.held} - {""}
+
+    def listed(self, text: str) -> set[str]:
+        """Forgotten ids in those columns and lists of a text that have ids of the store and nothing else."""
+        lists = (each for each in listed(text) if all(i in self.held or self.is_forgotten(i) for i in each))
+        return {i for each in lists for i in each if self.is_forgotten(i) and not self.is_own_word(i)}
 
     @cached_property
     def _there(self) -> frozenset[str | None]:
@@ -347,13 +404,17 @@ def _said_by(known: _Known, other: FeatureStore) -> set[str]:
 
 
 def _of_path(known: _Known, path: Path, is_folder: bool = False) -> _Verdict:
-    """What the path of a file or folder tells: that of an image is often its id. An id without a folder in it may be
-    the name of anything, unless it is that of an image, suffix and all; of folders, no number is an id."""
-    ids = {i for i in names_in(os.path.abspath(path)) if known.is_forgotten(i)}
-    told = {i for i in ids if not isinstance(i, Number) and not known.is_own_word(i)}
-    if any("/" in i or (i == path.name and not is_folder and suffix(i) in SUFFIXES) for i in told):
+    """What the path of a file or folder tells: that of an image is often its id. Of folders, no number is an id; a file
+    that has the name of an image but for its suffix may be of it."""
+    whole = os.path.abspath(path)
+    ids = {i for i in names_in(whole) if known.is_forgotten(i)}
+    if any(is_surely_meant(i) and not known.is_own_word(i) for i in ids):
         return BY_PATH
-    return COMMON if (told if is_folder else ids) else FINE
+    if is_folder:
+        return COMMON if any(not isinstance(i, Number) for i in ids) else FINE
+    stem = os.path.splitext(whole)[0]
+    is_kin = any(known.is_forgotten(i + end) for i in meant([stem]) for end in known.suffixes)
+    return COMMON if ids or is_kin else FINE
 
 
 def _of_file(known: _Known, path: Path) -> _Verdict:
@@ -373,8 +434,9 @@ def _of_readable(known: _Known, path: Path) -> _Verdict:
         return named
     read = read_texts(path)
     ids, numbers = read.forgotten(known.is_forgotten)
-    if count := sum(not known.is_own_word(i) for i in ids):
-        return _Verdict("found", f"it holds forgotten ids: {count}", do=IN_GIT if read.of_git else None)
+    sure = {i for i in ids if is_surely_meant(i) and not known.is_own_word(i)}
+    if sure := sure or (known.listed(read.about) if ids else sure):
+        return _of_ids(known, path, read, sure)
     if not read.whole:
         return _beside(known, path) or UNREAD if known.before else FINE
     if is_pin(read.about) or are_tombstones(read.about.encode()):
@@ -388,6 +450,24 @@ def _of_readable(known: _Known, path: Path) -> _Verdict:
         return _beside(known, path) or COMMON if named == COMMON or ids or numbers else FINE
     is_student = verdict.kind == "found" and f'"{ROWS_OF}' in read.about
     return replace(verdict, of_student=True) if is_student else verdict
+
+
+def _of_ids(known: _Known, path: Path, read: FileTexts, ids: set[str]) -> _Verdict:
+    """The verdict on a file with these forgotten ids: it says where they stand, but not which they are."""
+    arrays = {name for name in map(read.ids.get, ids) if name and not any(map(known.is_forgotten, names_in(name)))}
+    places = [f"in {name}" for name in sorted(arrays)]
+    with path.open("rb") as file:
+        is_text = b"\0" not in file.read(TEXT_AT)
+    if is_text:
+        found = (re.search(rf"\b{i}\b", read.about) or re.search(i, read.about) for i in map(re.escape, ids))
+        lines = {read.about.count("\n", 0, match.start()) + 1 for match in found if match}
+        places += [f"line {line}" for line in sorted(lines)]
+    at = f": {len(ids)}" + (f" ({first_few(places)})" if places else "")
+    if path.parts[-2:] == ("sample_id", "c.0"):
+        return _Verdict("found", "a shard without its store, with rows of forgotten ids", do=OLD_SHARD, at=at)
+    is_export = known.judged(read.about) is not None or read.names >= {"identity", "plan", "recipe"}
+    do = IN_GIT if read.of_git else None if is_export else LOOK
+    return _Verdict("found", "it holds forgotten ids", do=do, at=at)
 
 
 def _beside(known: _Known, path: Path) -> _Verdict | None:
