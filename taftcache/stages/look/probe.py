@@ -91,7 +91,7 @@ def best_of(
 
 
 def linear_probe(
-    store: FeatureStore, settings: Settings, held_out: Shard, progress: Progress | None = None
+    store: FeatureStore, settings: Settings, held_out: Shard, progress: Progress | bool | None = None
 ) -> tuple[Probe, NDArray[np.bool_]]:
     """The probe over the training rows of the store, and which of the held-out rows [n] it gets right.
 
