@@ -161,7 +161,7 @@ def refusal(
     foreign = {key: value for key, value in foreign.items() if f"{SECTION[kind]}.{key}" not in own}
     if hub:
         foreign = {k: v for k, v in foreign.items() if not _from_hub(k, v)}
-    if not foreign or _line(store.path, kind, recorded) in _allowed():
+    if not foreign or _line(store.place, kind, recorded) in _allowed():
         return None
     return UntrustedStore(
         f"the store names {kind} that this user has not allowed it to open here",
@@ -265,7 +265,7 @@ def take_back(path: Path | str) -> dict[str, Any]:
 def take_over(source: FeatureStore, target: FeatureStore) -> None:
     """Allow ``target``, made from ``source``, what ``source`` is allowed."""
     recipe = recorded_recipe(source)
-    remember(target.path, recipe, [kind for kind in KINDS if refusal(source, kind, recipe) is None])
+    remember(target.place, recipe, [kind for kind in KINDS if refusal(source, kind, recipe) is None])
 
 
 def names(recipe: Recipe, kind: Kind) -> dict[str, Any]:

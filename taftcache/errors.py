@@ -209,10 +209,10 @@ def _remade(kind: type[TaftcacheError], fault: str, got: str | None, do: str | N
     return kind(fault, got=got, do=do)
 
 
-def check_path(what: str, given: object) -> None:
+def check_path(what: str, given: object, do: str = '"stores/quickstart", say') -> None:
     """ArgumentError for ``what`` names a file, folder or store but is neither text nor a path, or is empty."""
     if not isinstance(given, str | os.PathLike):
-        raise ArgumentError(f"{what} is not a path", got=f"a {type(given).__name__}", do='"stores/quickstart", say')
+        raise ArgumentError(f"{what} is not a path", got=f"a {type(given).__name__}", do=do)
     if not os.fspath(given):
         raise ArgumentError(f"{what} is empty", got=repr(given), do='name it; the current folder is "."')
 

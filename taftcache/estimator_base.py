@@ -126,11 +126,12 @@ class TangentEstimator(BaseEstimator):
         self.device = device
         self.store = store
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the fitted estimator into a new or empty folder, of safetensors and JSON; ``load`` reads it.
 
         For images the backbone comes along, and a classifier's folder is a model for ``open_model`` and ``taftcache
         predict`` too. Gradients and dual vectors of the solve are not kept, because they tell about single rows.
+        ``force`` replaces a saved model that is there, whole or not at all; a folder with other files is left alone.
 
         Raises:
             NotFittedError: before ``fit``. ArgumentError: an argument or a class that is no number, text or name.
@@ -139,7 +140,7 @@ class TangentEstimator(BaseEstimator):
         from taftcache.estimator_files import save_estimator
 
         check_is_fitted(self, "solution_")
-        save_estimator(self, local_path(folder))
+        save_estimator(self, local_path(folder), force=force)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, device: str | None = None) -> Self:

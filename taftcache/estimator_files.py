@@ -32,7 +32,7 @@ from taftcache.errors import ArgumentError, FormatError
 from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION as MODEL
 from taftcache.model.meta import CertificateRecord, ComponentMeta
-from taftcache.model.saved import BACKBONE, CARD, ESTIMATOR, NETWORKS, WEIGHTS, Saved, files_in, under
+from taftcache.model.saved import BACKBONE, CARD, ESTIMATOR, NETWORKS, TENSORS, WEIGHTS, Saved, files_in, under
 from taftcache.solve.choosing import RidgeChoice, TriedRidge
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.solve_stats import SolveStats
@@ -45,7 +45,6 @@ if TYPE_CHECKING:  # timm takes as long as all else, and features are saved and 
     from taftcache.backbone.cut.cut import Cut
     from taftcache.model.predictor import TangentModel
 
-TENSORS = "estimator.safetensors"
 FORMAT = 1
 _SAVED = Saved("estimator", "name a folder that save() wrote, or save it again")
 _FILES = {TENSORS, MODEL, WEIGHTS, *NETWORKS}  # may be there besides the description and the card
@@ -89,7 +88,7 @@ class _Described(msgspec.Struct, frozen=True, kw_only=True):
     features: Features | UnsetType = UNSET
 
 
-def save_estimator(estimator: Any, folder: Path) -> None:
+def save_estimator(estimator: Any, folder: Path, *, force: bool = False) -> None:
     """See ``TangentEstimator.save``; ``estimator`` is fitted."""
     arguments, given = _encoded(estimator.get_params(deep=False))
     labels = _labels(estimator.__dict__.get("classes_"))
@@ -100,7 +99,12 @@ def save_estimator(estimator: Any, folder: Path) -> None:
     tensors |= {f"delta/{name}": view for name, view in delta.items()}
     if estimator.scaler_ is not None:
         tensors |= {f"scaler/{name}": torch.from_numpy(getattr(estimator.scaler_, name)) for name in _SCALER}
-    with whole(folder, folder=True) as partial:
+    again = False
+    if force:
+        from taftcache.model.folder import may_replace
+
+        again = may_replace(folder)
+    with whole(folder, folder=True, again=again) as partial:
         if cut is not None and labels is not None:
             from taftcache.model.folder import save_model
 

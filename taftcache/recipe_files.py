@@ -120,11 +120,11 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise RecipeError(f"the recipe {path} has more than {_LARGEST} bytes", do="name a file of settings alone")
         return parse_toml(raw.decode("utf-8-sig"))
     except OSError as error:
-        raise RecipeError(f"cannot read the recipe {path}: {_reason(error)}", got=str(path), do=_PATH) from error
+        raise RecipeError(f"cannot read the recipe {path}: {_reason(error)}", got=str(path), do=_PATH) from None
     except UnicodeDecodeError as error:
-        raise RecipeError(f"the recipe {path} is not UTF-8 text", got=str(error), do="save it as UTF-8") from error
+        raise RecipeError(f"the recipe {path} is not UTF-8 text", got=str(error), do="save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"the recipe {path} is not TOML", got=str(error), do=_FORM) from error
+        raise RecipeError(f"the recipe {path} is not TOML", got=str(error), do=_FORM) from None
     except RecursionError as error:
         raise RecipeError(
             f"the recipe {path} is nested too deeply", got="lists or tables within each other", do=_FORM

@@ -163,6 +163,11 @@ def test_what_cannot_be_saved_or_loaded_is_said(saved, tmp_path):
     assert not (tmp_path / "none").exists()
     with pytest.raises(StoreWriteError, match="exists already"):
         mine.set_params(class_weight=None).save(saved)
+    mine.save(tmp_path / "again")
+    mine.set_params(ridge=2e-2).fit(X, y).save(tmp_path / "again", force=True)
+    assert TangentClassifier.load(tmp_path / "again").ridge == 2e-2
+    with pytest.raises(StoreWriteError, match="no saved model"):
+        mine.save(tmp_path, force=True)
     with pytest.raises(FormatError, match="no saved estimator"):
         TangentClassifier.load(tmp_path)
     with pytest.raises(FormatError, match="another estimator than a TangentRegressor"):

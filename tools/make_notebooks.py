@@ -27,6 +27,14 @@ def run(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**notebook, "cells": [cleaned(cell) for cell in ran["cells"]], "metadata": metadata(notebook)}
 
 
+def doubled(notebook: dict[str, Any]) -> dict[str, Any]:
+    """The notebook with each cell of code twice in a row, the second with ``-again`` at the end of its id."""
+    cells = []
+    for cell in notebook["cells"]:
+        cells += [cell] if cell["cell_type"] != "code" else [cell, {**cell, "id": f"{cell['id']}-again"}]
+    return {**notebook, "cells": cells}
+
+
 def metadata(notebook: dict[str, Any]) -> dict[str, Any]:
     """What a notebook says of itself: its kernel, and which code its outputs are of."""
     return {"kernelspec": KERNEL, "taftcache": {"code": digest(notebook)}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -48,6 +49,8 @@ from taftcache.errors import (
 )
 from taftcache.names import COMPONENT, COMPONENTS, counted, shard_of, typed
 
+OFTEN = 0.05  # seconds in which no commit is looked for anew: many ids are asked for in a row, and a bucket is far
+
 
 class FeatureStore:
     """An open store. ``mode="r"`` reads; ``mode="a"`` also takes the writer lock and sweeps what a crash left behind.
@@ -76,6 +79,7 @@ class FeatureStore:
         self._lock: WriterLock | None = None
         self._committer: Committer | None = None
         self._later: tuple[Manifest, dict[bytes, frozenset[str]]] | None = None  # what only the file beside has
+        self._looked = -OFTEN  # when `holds` last looked whether the rows are still these
         self._readable: tuple[Manifest, set[str]] | None = None  # ids, for `knows`
         try:
             self.root, self.staging = open_home(path)
@@ -259,7 +263,15 @@ class FeatureStore:
         return self._contents.locate(sample_id)
 
     def holds(self, sample_id: str) -> bool:
-        """Whether a shard has a row of that id."""
+        """Whether a shard has a row of that id.
+
+        Raises:
+            StoreChanged: rows came or left since this store was opened, so the answer may be another by now.
+        """
+        if self.mode == "r" and time.monotonic() - self._looked > OFTEN:
+            if (now := self._now()) is not None and now.shards != self.manifest.shards:
+                raise changed(self.root)
+            self._looked = time.monotonic()
         return self._contents.holds(sample_id)
 
     def knows(self, sample_id: str) -> bool:
@@ -292,7 +304,7 @@ class FeatureStore:
         return ref
 
     def ledger(self) -> list[dict[str, Any]]:
-        """The ledger's entries, oldest first, the chain verified."""
+        """The ledger's entries as of the commit that was opened, oldest first, the chain verified."""
         return self._contents.ledger()
 
     def is_forgotten(self, sample_id: str) -> bool:
@@ -395,10 +407,12 @@ class FeatureStore:
     def check_may_leave(self) -> None:
         """Raise StoreChanged if another process has written to the ledger since this store was opened: what was read
         from it and is about to leave may be forgotten by now."""
-        if is_changed(self.root):
-            now = Manifest.decode(self.root.read(FILE, MAX_BYTES), self.root)
-            if now.ledger != self.manifest.ledger:
-                raise changed(self.root)
+        if (now := self._now()) is not None and now.ledger != self.manifest.ledger:
+            raise changed(self.root)
+
+    def _now(self) -> Manifest | None:
+        """The manifest that another process has committed since this store was opened; None if there is none."""
+        return Manifest.decode(self.root.read(FILE, MAX_BYTES), self.root) if is_changed(self.root) else None
 
     def staged_ids(self) -> dict[str, list[str]]:
         """Shard -> ids of samples in the unfinished work of an extraction that was stopped; no manifest names them
@@ -486,7 +500,7 @@ class FeatureStore:
         return _reopened, (self.place, self.root_digest)
 
     def __fspath__(self) -> str:
-        return str(self.path)
+        return self.place  # the current folder may be another one by now
 
     def __repr__(self) -> str:
         return f"<FeatureStore {self.path}: {counted(len(self.manifest.shards), 'shard')}, {self.root_digest[:16]}>"

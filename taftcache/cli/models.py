@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import taftcache
-from taftcache.cli.options import AllowHub, Json, Model, StorePath, Weights, consent_to, print_report, store_of
+from taftcache.cli.options import AllowHub, Force, Json, Model, StorePath, Weights, consent_to, print_report, store_of
 from taftcache.terminal.models import show_imported
 
 commands = typer.Typer()
@@ -30,6 +30,7 @@ def export_model(
     onnx: Annotated[
         bool, typer.Option("--onnx", help="also in ONNX, run and compared; needs pip install 'taftcache[onnx]'")
     ] = False,
+    force: Force = False,
     weights: Weights = None,
     allow_hub: AllowHub = False,
     as_json: Json = False,
@@ -43,7 +44,7 @@ def export_model(
     Example: taftcache export-model stores/quickstart digits-model --program
     """
     allowed = consent_to(weights=weights, hub=allow_hub)
-    report = taftcache.export_model(store, folder, model, program=program, onnx=onnx, consent=allowed)
+    report = taftcache.export_model(store, folder, model, program=program, onnx=onnx, force=force, consent=allowed)
     print_report(report, as_json)
 
 
@@ -73,6 +74,7 @@ def export_component(
     store: StorePath,
     component: Annotated[str, typer.Argument(metavar="COMPONENT", help="a shard's name, or models/mean and the like")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a new file")],
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Write one component to a file.
@@ -81,7 +83,7 @@ def export_component(
 
     Example: taftcache export-component stores/quickstart 000 first.safetensors
     """
-    print_report(taftcache.export_component(store, component, file), as_json)
+    print_report(taftcache.export_component(store, component, file, force=force), as_json)
 
 
 @commands.command(name="import-component")

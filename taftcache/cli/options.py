@@ -151,6 +151,7 @@ IdsName = Annotated[
     str | None,
     typer.Option("--ids", metavar="NAME|FILE", help="the same for ids [n], or a file; without ids, rows are numbered"),
 ]
+Force = Annotated[bool, typer.Option("--force", help="replace an earlier one that is there, and nothing else")]
 Json = Annotated[
     bool,
     typer.Option("--json", help="print only the report, or the error, as JSON; an error also goes to stderr as text"),

@@ -9,6 +9,7 @@ import typer
 
 import taftcache
 from taftcache.cli.options import (
+    Force,
     ForgottenOf,
     IdsName,
     Json,
@@ -182,6 +183,7 @@ def export(
             " predictions. By default FILE's ending decides (.h5, .hdf5, .npz or .parquet); without an ending, hdf5",
         ),
     ] = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Write all rows to one file for other tools.
@@ -194,7 +196,7 @@ def export(
     Example: taftcache export stores/quickstart samples.npz
     """
     with bars(as_json) as progress:
-        report = taftcache.export(store, file, format=format_, progress=progress)
+        report = taftcache.export(store, file, format=format_, force=force, progress=progress)
     print_report(report, as_json)
 
 

@@ -37,7 +37,7 @@ def read_header(file: Path) -> tuple[ComponentHeader, dict[str, list[int]]]:
             check_dtypes({name: part.get_dtype() for name, part in slices.items()})
             return header_of(opened.metadata()[KEY]), {name: list(part.get_shape()) for name, part in slices.items()}
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise no_component(error) from error
+        raise no_component(error) from None
 
 
 def read_meta(file: Path) -> dict[str, Any]:

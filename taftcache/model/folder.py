@@ -45,13 +45,25 @@ from taftcache.model.component import Component, public_fields
 from taftcache.model.description import DESCRIPTION, FORMAT, SAVED, Description, read_description
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
-from taftcache.model.saved import BACKBONE, CARD, CONFIG, ESTIMATOR, NETWORKS, WEIGHTS, files_in, under
-from taftcache.names import META, PRIVATE, ROWS_OF, is_from_macos
+from taftcache.model.saved import (
+    ABOUT,
+    BACKBONE,
+    CARD,
+    CONFIG,
+    ESTIMATOR,
+    NETWORKS,
+    TENSORS,
+    WEIGHTS,
+    files_in,
+    under,
+)
+from taftcache.names import META, PRIVATE, ROWS_OF, first_few, is_from_macos
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TangentSpec
 
 _ESTIMATORS = ("TangentClassifier", "TangentRegressor")
+_MARKS = {DESCRIPTION, ESTIMATOR, ABOUT}  # one of them is in every folder that is written here
 # Stands where timm looks for the name of an architecture: its error quotes it.
 NOT_TIMM = "a tangent model, which timm cannot build; use taftcache.open_model or taftcache.from_pretrained"
 
@@ -61,6 +73,26 @@ def is_model_folder(folder: str | os.PathLike[str]) -> bool:
     ``local_path``."""
     place = local_path(folder)
     return any((place / name).is_file() for name in (DESCRIPTION, CONFIG, ESTIMATOR))
+
+
+def may_replace(folder: Path) -> bool:
+    """Whether something is in ``folder``, and it is a saved model or estimator, or a model in another form: the files
+    that are written of one, and no others.
+
+    Raises:
+        StoreWriteError: something else is there.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not is_from_macos(path.name)}
+    known = {*_MARKS, CARD, CONFIG, WEIGHTS, TENSORS, PROGRAM, ONNX, BACKBONE, *NETWORKS}
+    if there and not (there & _MARKS and there <= known):
+        raise StoreWriteError(
+            f"cannot replace {folder}: it is no saved model, or has other files, too",
+            got=first_few(sorted(there - known) or sorted(there)),
+            do="name another folder, or move these files elsewhere first",
+        )
+    return bool(there)
 
 
 def origin_of(folder: str | os.PathLike[str]) -> Origin:
@@ -110,12 +142,12 @@ def _config(folder: Path) -> dict[str, Any]:
         return {**config, "label_names": [str(name) for name in config["pretrained_cfg"]["label_names"]]}
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         if (folder / ESTIMATOR).is_file():
-            raise _estimator_alone(folder) from error
+            raise _estimator_alone(folder) from None
         raise FormatError(
             f"no model with names of its classes at {folder}",
             got=f"{CONFIG}: {type(error).__name__}: {error}",
             do="name a folder of export-model, or of a student",
-        ) from error
+        ) from None
 
 
 def _estimator_alone(folder: Path) -> FormatError:

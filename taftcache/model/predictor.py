@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from math import inf
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -24,6 +26,7 @@ from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, check_weights_there, followed
 from taftcache.errors import (
+    ArgumentError,
     BackboneError,
     CompositionError,
     IdentityError,
@@ -111,8 +114,9 @@ class TangentModel(nn.Module):
     moves the whole model. Evaluation only: no gradient reaches the weights, ``train`` leaves the model as it is, and
     ``load_state_dict`` takes no other weights than those it has. ``temperature`` is that of the probabilities of
     ``predict``, softmax(logits / temperature). A folder of ``export_model`` brings it along, unless the model is
-    private; ``load`` fits none: then it is None, and there are no probabilities. ``root_digest`` is the store's when
-    ``load`` read it, None for a model from elsewhere. Several threads may call a model at once.
+    private; ``load`` fits none: then it is None, and there are no probabilities. ArgumentError where it is set to
+    anything else than None or a finite number above 0. ``root_digest`` is the store's when ``load`` read it, None for a
+    model from elsewhere. Several threads may call a model at once.
 
     Raises:
         CompositionError: ``component`` was trained around another base point than ``base``.
@@ -129,7 +133,7 @@ class TangentModel(nn.Module):
                 do="take a component of the model's own store",
             )
         self.cut, self.transform, self.classes = cut, transform, list(classes)
-        self.temperature: float | None = None
+        self._temperature: float | None = None
         self.root_digest: str | None = None
         self.backbone = cut.backbone.model
         self.base, self.component = replace(base.unreduced(), module=cut.module()), component
@@ -138,6 +142,21 @@ class TangentModel(nn.Module):
         self._delta = _Named(component.layout.views(component.delta))
         self.register_load_state_dict_pre_hook(_keep_weights)  # type: ignore[no-untyped-call]
         self.to(cut.device).eval()
+
+    @property
+    def temperature(self) -> float | None:
+        """T in softmax(logits / T); None: no probabilities."""
+        return self._temperature
+
+    @temperature.setter
+    def temperature(self, given: float | None) -> None:
+        if given is not None and not (isinstance(given, Real) and 0 < given < inf):
+            raise ArgumentError(
+                "a temperature must be a number above 0, or None for no probabilities",
+                got=repr(given)[:80],
+                do='evaluate(store).calibration["models/exact"].temperature, say',
+            )
+        self._temperature = given
 
     def train(self, mode: bool = True) -> Self:
         """Stay in evaluation whatever ``mode`` says: some layers in training would use the statistics of each batch."""
@@ -336,9 +355,9 @@ class TangentModel(nn.Module):
                 module.recompile()
         return exported
 
-    def extra_repr(self) -> str:
-        """Classes and size, for ``print``."""
-        return f"classes={len(self.classes)}, trained={self.component.layout.size:,}"
+    def __repr__(self) -> str:
+        trained = f"classes={len(self.classes)}, trained={self.component.layout.size:,}"
+        return f"TangentModel(backbone={self.cut.backbone.name!r}, {trained}, device={str(self.cut.device)!r})"
 
 
 class _Named(nn.Module):

@@ -25,6 +25,8 @@ CONFIG = "config.json"
 WEIGHTS = "tangent.safetensors"
 CARD = "README.md"
 ESTIMATOR = "estimator.json"
+TENSORS = "estimator.safetensors"
+ABOUT = "about.json"
 NETWORKS = {f"{place}{name}" for place in ("", f"{BACKBONE}/") for name in (CONFIG, WEIGHTS_NAME)}
 
 
@@ -90,7 +92,7 @@ class Saved:
         except (OSError, SafetensorError, msgspec.DecodeError) as error:
             said = first_line(error)
             got = f"{str(error.strerror).lower()}: {error.filename}" if isinstance(error, OSError) else said
-            raise FormatError(f"no saved {self.kind} at {folder}", got=got, do=self.do) from error
+            raise FormatError(f"no saved {self.kind} at {folder}", got=got, do=self.do) from None
         except _UNFIT as error:
             raise self.unfit(f"{type(error).__name__}: {error}") from error
 

@@ -22,6 +22,7 @@ from taftcache.paper.workbench import Workbench
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.rounding import processor
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 
 TITLES = {
     "table1": "Table 1: fine-tuning by depth, and the head alone",
@@ -81,7 +82,7 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareReport:
+class CompareReport(Report):
     """All reports of a comparison, and what they were made from and on.
 
     digests: root digest of every store read, by its folder. shards: digests of each store's shards, likewise. rows,
@@ -114,7 +115,7 @@ class CompareReport:
 def compare(
     recipe: Recipe,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     done: Callable[[CompareReport], object] | None = None,
     keep: Path | None = None,
 ) -> CompareReport:

@@ -16,7 +16,7 @@ from taftcache.model.component import Component, read_base
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.remote.connection import Connection
 from taftcache.remote.jobs import SolveJob
-from taftcache.remote.task import anywhere, portable
+from taftcache.remote.task import portable
 from taftcache.remote.worker import report
 from taftcache.stages.executor import Job
 from taftcache.stages.memory import memory_of
@@ -49,7 +49,7 @@ def solve_job(cluster: Connection, store: FeatureStore, recipe: Recipe, base: Ba
     if recipe.solver.memory == "auto":
         share = memory_of(recipe) // max(1, len(cluster.workers()))
         recipe = replace(recipe, solver=replace(recipe.solver, memory=str(share)))
-    return SolveJob(store=anywhere(str(store.path)), recipe=portable(recipe), base=base.digest, threads=cluster.threads)
+    return SolveJob(store=store.place, recipe=portable(recipe), base=base.digest, threads=cluster.threads)
 
 
 def solve(job: SolveJob, name: str, shards: list[tuple[str, str]], mode: Train) -> bytes:

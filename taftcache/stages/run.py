@@ -19,13 +19,14 @@ from taftcache.stages.forget.forgetting import ForgetReport, forget
 from taftcache.stages.forget.request import resolve_request
 from taftcache.stages.look.evaluation import EvaluateReport, evaluate
 from taftcache.stages.progress import Progress
+from taftcache.stages.report import Report
 from taftcache.stages.train.checks import check_planned
 from taftcache.stages.train.composing import ComposeReport, compose
 from taftcache.stages.train.training import TrainReport, train
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunReport:
+class RunReport(Report):
     """One report for each stage.
 
     extract, train, compose: what these stages did. evaluate: None when the store has no held-out rows. forget: None
@@ -51,7 +52,7 @@ class RunReport:
 def run(
     recipe: Recipe,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     cluster: Executor | None = None,
     forgotten_of: Place | None = None,
 ) -> RunReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import platform
@@ -21,6 +22,8 @@ from taftcache.errors import StoreWriteError
 from taftcache.names import is_from_macos
 
 LATE = 24 * 3600
+REPLACE = "replace an earlier one (--force; in Python force=True)"
+_EXCHANGE = 2  # of renameat2 on Linux, and of renamex_np on macOS
 
 
 @contextmanager
@@ -39,7 +42,7 @@ def whole(place: Path, *, folder: bool = False, again: bool | bytes = False) -> 
     try:
         partial.parent.mkdir(parents=folder, exist_ok=True)
         yield partial
-        _publish(partial, place)
+        _publish(partial, place, again=bool(again))
     except OSError as error:
         raise cannot("write", place, error) from error
     except Exception as error:
@@ -58,8 +61,8 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
         place: a file to be made; its folder must exist.
         folder: ``place`` is to be a folder, which may exist already if it is empty (what macOS puts into a folder is
             removed later); those above it are made.
-        again: ``place`` may exist already; it is replaced, or continued. Bytes: only a file that begins with them, or
-            is empty.
+        again: ``place`` may exist already; it is replaced, whole and in one step, or continued. Bytes: only a file
+            that begins with them, or is empty.
 
     Raises:
         StoreWriteError: something is there already; no folder, permission or space; a store, or a place within one; a
@@ -92,9 +95,10 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
         if there and not (place.is_dir() == folder and (again or (folder and named and _is_empty(place)))):
             raise StoreWriteError(
                 f"cannot write {place}: it exists already",
-                do="name a new or empty folder, or delete this one first if it is an earlier export"
+                do=f"name a new or empty folder, or delete this one first if it is an earlier export; if it is a saved "
+                f"model, {REPLACE}"
                 if folder
-                else "name a file that is not there yet",
+                else "name a file that is not there yet" + (f", or {REPLACE}" if place.is_file() else ""),
             )
         above = place if folder and again else place.parent  # what is written beside takes the place of what is there
         while folder and not above.exists():
@@ -102,7 +106,7 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
         with tempfile.TemporaryFile(dir=above) as probe:  # without a name: a killed run leaves nothing
             probe.write(bytes(4096))
     except OSError as error:
-        raise cannot("write", place, error) from error
+        raise cannot("write", place, error) from None
 
 
 def check_replaced(folder: Path, names: Iterable[str], *, own: bool) -> None:
@@ -152,8 +156,8 @@ def _host() -> str:
     return digest(platform.node().encode())[:8]
 
 
-def _publish(partial: Path, place: Path) -> None:
-    """Sync ``partial`` to the disk, and only then rename it to ``place``."""
+def _publish(partial: Path, place: Path, *, again: bool) -> None:
+    """Sync ``partial`` to the disk, and only then rename it to ``place``; ``again`` if a folder there is replaced."""
     within = [partial, *partial.rglob("*")] if partial.is_dir() else [partial]
     for file in within:
         _sync(file)
@@ -162,7 +166,10 @@ def _publish(partial: Path, place: Path) -> None:
             if is_from_macos(file.name):  # another may have come just now
                 file.unlink(missing_ok=True)
     try:
-        os.replace(partial, place)
+        if again and partial.is_dir() and place.is_dir():
+            _exchange(partial, place)  # what was there goes with what is left of this run's work
+        else:
+            os.replace(partial, place)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
@@ -170,6 +177,26 @@ def _publish(partial: Path, place: Path) -> None:
             f"cannot write {place}: another program has put files there meanwhile", do="name another folder"
         ) from None
     _sync(place.parent)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Give two folders each other's names in one step; StoreWriteError where the system has no such step."""
+    names = [os.fsencode(one), os.fsencode(other)]
+    libc, here = ctypes.CDLL(None, use_errno=True), -100  # AT_FDCWD: names are relative to the current folder
+    if hasattr(libc, "renameat2"):
+        failed = libc.renameat2(here, names[0], here, names[1], _EXCHANGE)
+    elif hasattr(libc, "renamex_np"):
+        failed = libc.renamex_np(*names, _EXCHANGE)
+    else:
+        failed = 1
+        ctypes.set_errno(errno.ENOSYS)
+    if failed and ctypes.get_errno() in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        raise StoreWriteError(
+            f"cannot replace {other}: its file system cannot exchange two folders in one step",
+            do="delete it first, or name a new folder",
+        )
+    if failed:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _sync(file: Path) -> None:

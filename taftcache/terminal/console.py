@@ -27,7 +27,7 @@ from rich.text import Text
 
 from taftcache.errors import ArgumentError
 from taftcache.names import shown
-from taftcache.stages.progress import Progress, Silent, Task
+from taftcache.stages.progress import SOON, Followed, Progress, Silent, Task
 
 
 def stacked(*texts: str) -> Text:
@@ -82,7 +82,8 @@ class _Console(Console):
         columns = os.environ.get("COLUMNS", "")
         # with fewer columns, rich folds every letter or shows nothing at all
         width = 80 if columns.isdigit() and int(columns) < NARROWEST else None
-        super().__init__(stderr=stderr, highlight=False, emoji=False, width=width)
+        # in a notebook, too, it is text on a stream: rich would display HTML, which nothing can catch
+        super().__init__(stderr=stderr, highlight=False, emoji=False, width=width, force_jupyter=False)
 
     @property
     def file(self) -> Any:
@@ -110,7 +111,7 @@ _CONTROL, _MARK = re.compile(r"[\x00-\x1f\x7f]"), "\ufeff"
 OUT = _Console()
 ERR = _Console(stderr=True)
 _LONGEST = 1_000_000  # characters of a line in a file or pipe
-SOON, LONG = 2.0, 20.0  # seconds after which a log says that a task is under way, and that it has ended
+LONG = 20.0  # seconds after which a log says that a task has ended
 BEAT = 5.0  # seconds between two checks on a task that tells nothing
 QUIET = 60.0  # seconds after which a log that said nothing says how far the task is
 
@@ -171,7 +172,7 @@ def to_json(report: Any) -> str:
     except TypeError as error:
         raise ArgumentError(
             "what is to be written is no report", got=str(error), do="give what a function like evaluate returned"
-        ) from error
+        ) from None
 
 
 def _plain(value: Any) -> Any:
@@ -255,7 +256,7 @@ class _Display:
         _said.add(text)
 
 
-class _Log(Silent):
+class _Log:
     """For a file or pipe: a line on stderr once the first task of a kind is under way, one a minute on how far the
     present task is, whether it tells anything or not, and one when a long task ends.
 
@@ -265,12 +266,12 @@ class _Log(Silent):
     def __init__(self) -> None:
         self._kinds: set[str] = set()
         self._said = time.monotonic()
-        self._under_way: list[_Logged] = []
+        self._under_way: list[Followed] = []
         self._one_at_a_time = Lock()
 
     @contextmanager
-    def task(self, name: str, total: int | None) -> Iterator[_Logged]:
-        task = _Logged(self, name, total)
+    def task(self, name: str, total: int | None) -> Iterator[Followed]:
+        task = Followed(name, total, self.look)
         self.look(task)
         self._under_way.append(task)
         try:
@@ -280,6 +281,9 @@ class _Log(Silent):
         took = time.monotonic() - task.begin
         if took >= LONG:
             self._line(f"{name}: {took:.0f} s")
+
+    def say(self, text: str) -> None:
+        """Ignored."""
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -299,7 +303,7 @@ class _Log(Silent):
             ended.set()
             thread.join()
 
-    def look(self, task: _Logged) -> None:
+    def look(self, task: Followed) -> None:
         """A line on ``task``, which is still under way, if it is time for one."""
         with self._one_at_a_time:
             now, kind = time.monotonic(), task.name.partition(" ")[0]
@@ -307,35 +311,11 @@ class _Log(Silent):
                 self._kinds.add(kind)
                 self._line(f"{task.name} …")
             elif now - self._said >= QUIET:
-                self._line(f"{task.name}: {far}" if (far := task.far()) else f"{task.name} …")
+                self._line(task.state())
 
     def _line(self, text: str) -> None:
         self._said = time.monotonic()
         ERR.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True)
-
-
-class _Logged(Silent):
-    """A task of a log."""
-
-    def __init__(self, log: _Log, name: str, total: int | None) -> None:
-        self.name, self.begin = name, time.monotonic()
-        self._log, self._total = log, total
-        self._steps, self._note = 0, ""
-
-    def advance(self, steps: int = 1) -> None:
-        """See ``Task``."""
-        self._steps += steps
-        self._log.look(self)
-
-    def note(self, text: str) -> None:
-        """See ``Task``."""
-        self._note = text
-        self._log.look(self)
-
-    def far(self) -> str:
-        """``1,200 of 5,036, 12 passes``: what is known of it."""
-        done = f"{self._steps:,} of {self._total:,}" if self._total else ""
-        return ", ".join(part for part in (done, self._note) if part)
 
 
 @contextmanager

@@ -50,7 +50,7 @@ class StoreView:
         neighbours: bool = False,
         influence: bool = False,
         consent: Consent | None = None,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
     ) -> None:
         skip = (*(() if neighbours else ("neighbours",)), *(() if influence else ("influence",)))
         self._title, self._data, self.notes = _store_view(store, samples, skip, consent, or_silent(progress))

@@ -18,6 +18,7 @@ from taftcache.consent import Consent
 from taftcache.errors import check_several, local_path
 from taftcache.names import shard_of
 from taftcache.stages.progress import Progress, Silent, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.writing import whole, writable
 from taftcache.view import payload
 from taftcache.view.asked.composing import rows_right, taken_out
@@ -34,7 +35,7 @@ THUMBNAIL, PICTURE = 96, 192
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageReport:
+class PageReport(Report):
     """The file that was written.
 
     rows: how many it shows. details: ids of the samples with all their details.
@@ -57,7 +58,7 @@ def write_report(
     samples: Sequence[str] = (),
     neighbours: bool = True,
     consent: Consent | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> PageReport:
     """Write every view of ``store`` into one HTML file that loads nothing from elsewhere.
 

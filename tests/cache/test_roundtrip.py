@@ -337,7 +337,7 @@ def test_an_older_copy_is_noticed(store) -> None:
 
 
 def test_one_writer_at_a_time(store) -> None:
-    with pytest.raises(StoreLocked, match=r"cannot write to .*: this process writes to it\n  try: close the Feature"):
+    with pytest.raises(StoreLocked, match=r"cannot write .*: this process has it open .*\n  try: close that Feature"):
         FeatureStore(store.path, mode="a")
     FeatureStore(store.path).close()
     code = f"from taftcache.cache.store import FeatureStore\nFeatureStore({str(store.path)!r}, mode='a')"

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -21,6 +22,7 @@ from taftcache.cli import app
 from taftcache.errors import ArgumentError
 from taftcache.stages.certificates import JudgedCertificate
 from taftcache.stages.look.inside.shards import ShardFigures
+from taftcache.stages.report import Report
 from taftcache.stages.train.training import TrainReport
 from taftcache.terminal.inspection import shards_table
 from taftcache.terminal.pipeline import show_train
@@ -443,6 +445,10 @@ def test_a_function_s_report_is_shown_as_its_command_prints_it(cli, store, capsy
     report = taftcache.evaluate(store)
     taftcache.show(report)
     assert capsys.readouterr().out == printed
+    displayed = list[str]()
+    report._repr_pretty_(SimpleNamespace(text=displayed.append), False)  # as IPython calls it
+    assert displayed == [printed.rstrip()]
+    assert capsys.readouterr().out == ""
     assert taftcache.to_json(report) + "\n" == cli("evaluate", store, "--json").out
     for give in (taftcache.show, taftcache.to_json):
         with pytest.raises(ArgumentError, match="no report"):
@@ -455,6 +461,8 @@ def test_every_report_can_be_shown():
     reports = {f.__annotations__.get("return", "") for f in functions if f.__module__.startswith("taftcache.stages")}
     assert {name for name in reports if name.endswith(("Report", "Influence"))} - PRINTERS.keys() == set()
     assert len(PRINTERS) > 30
+    others = {name for name in PRINTERS if not issubclass(getattr(taftcache, name), Report)}
+    assert others == {"Sample"}, "which comes in lists; a notebook shows each of the others in words"
 
 
 def test_a_large_image_is_read_without_pillows_warning_or_refused(cli, store, tmp_path, monkeypatch):

@@ -71,11 +71,11 @@ def test_a_command_waits_for_another_writer(cli, empty, monkeypatch):
 
 
 def test_python_waits_for_another_writer(empty):
-    with FeatureStore(empty, mode="a") as other:
-        with pytest.raises(StoreLocked, match="this process"), taftcache.waiting(0.05):
+    with another_writer(empty) as (_, let_go):
+        with pytest.raises(StoreLocked, match="process"), taftcache.waiting(0.05):
             taftcache.gc(empty)
         said: list[str] = []
-        with taftcache.waiting(60, lambda text: (said.append(text), other.close())):
+        with taftcache.waiting(60, lambda text: (said.append(text), let_go())):
             assert taftcache.gc(empty).removed == {}
     assert len(said) == 1
     for wrong in (-1, None, "60"):
@@ -83,10 +83,21 @@ def test_python_waits_for_another_writer(empty):
             pass
 
 
+def test_a_thread_does_not_wait_for_itself(empty):
+    """As a notebook's cell that is run again: nothing could close the store meanwhile, and it waited all the time."""
+    said: list[str] = []
+    for _ in range(2):
+        told = pytest.raises(StoreLocked, match=r"this process has it open for writing\n.*close that FeatureStore")
+        with FeatureStore(empty, mode="a"), taftcache.waiting(300, said.append), told:
+            FeatureStore(empty, mode="a")
+        assert taftcache.gc(empty).removed == {}, "and the lock is let go"
+    assert said == []
+
+
 def test_one_thread_waits_for_another(empty):
     """The text for a store that this process has open said to close it, though waiting helps where a thread does."""
     other, done = FeatureStore(empty, mode="a"), list[bool]()
-    with pytest.raises(StoreLocked, match=r"this process .*\n.*wait, if another thread does \(taftcache.waiting"):
+    with pytest.raises(StoreLocked, match=r"this process .*\n.*wait, if another thread has it \(taftcache.waiting"):
         taftcache.gc(empty)
 
     def collect() -> None:

@@ -430,7 +430,7 @@ NO_SHARE = (2, "0.9", None, b"1", [0.9])
 def test_what_no_argument_can_be_is_refused_in_words(finished):
     picture = [np.zeros((8, 8, 3), np.uint8)]
     for call, says in (
-        (lambda: taftcache.evaluate(finished, progress=True), "progress has no task"),
+        (lambda: taftcache.evaluate(finished, progress="yes"), r"progress has no task(.*\n)*.*progress=True"),
         (lambda: taftcache.verify(finished, progress=print), "progress has no task"),
         (lambda: taftcache.load_recipe("quickstart", None), "overrides must be a list"),
         (lambda: TangentModel.load(finished, consent=True), "consent is not a Consent"),
@@ -440,6 +440,7 @@ def test_what_no_argument_can_be_is_refused_in_words(finished):
         (lambda: taftcache.forget(finished, ["digits/0001"], mode="x"), "unknown mode 'x'"),
         *((partial(taftcache.duplicates, finished, threshold=of), "threshold is not a similarity") for of in NO_SHARE),
         (lambda: taftcache.export_component(finished, "", "new"), "no component is named"),
+        (lambda: taftcache.init_recipe(picture[0]), r"images is not a path(.*\n)*.*np\.savez\("),
         (lambda: FeatureStore(finished, mode="w"), "cannot be opened with mode 'w'"),
     ):
         with pytest.raises(ArgumentError, match=says):
@@ -473,3 +474,37 @@ def test_of_fits_that_make_one_store_the_later_take_it_as_it_is(tmp_path, monkey
         taftcache.TangentClassifier("bundled", store=tmp_path / "s", ridge=1.0).fit(images, ["a", "b"])
     assert len(made) == 1
     made[0].close()
+
+
+def test_a_mistake_has_one_traceback(finished, images, tmp_path):
+    """In a notebook: what a library raised inside said nothing that the message does not, in twenty lines or more."""
+    (tmp_path / "broken.png").write_text("none")
+    (tmp_path / "broken.toml").write_text("[data")
+    chained = []
+    with FeatureStore(finished) as opened:
+        calls = [
+            partial(taftcache.evaluate, tmp_path / "none"),
+            partial(taftcache.load_recipe, tmp_path / "none.toml"),
+            partial(taftcache.load_recipe, tmp_path / "broken.toml"),
+            partial(taftcache.open_model, tmp_path),
+            partial(taftcache.TangentClassifier.load, tmp_path),
+            partial(taftcache.inspect_component, tmp_path / "broken.png"),
+            partial(taftcache.import_component, finished, tmp_path / "none"),
+            partial(taftcache.import_vectors, [[1.0], [1.0, 2.0]], [0, 1], tmp_path / "new"),
+            partial(taftcache.export, finished, tmp_path / "none" / "x.npz"),
+            partial(taftcache.to_json, object()),
+            partial(taftcache.predict, finished, [np.zeros(3)]),
+            partial(taftcache.predict, finished, [tmp_path / "broken.png"]),
+            partial(taftcache.inspect_sample, opened, "none"),
+            partial(taftcache.inspect_shard, opened, "none"),
+            partial(taftcache.inspect_class, opened, "none"),
+            partial(taftcache.forget, opened, ["none"], dry_run=True),
+        ]
+        for call in calls:
+            with pytest.raises(taftcache.TaftcacheError) as caught:
+                call()
+            error = caught.value
+            chained += (
+                [call] if error.__cause__ or not (error.__suppress_context__ or error.__context__ is None) else []
+            )
+    assert chained == []

@@ -114,6 +114,26 @@ def test_trust_says_where_a_relative_place_leads(foreign, tmp_path, monkeypatch,
     assert ("relative to the folder that a command runs in" in out) is bool(here)
 
 
+def test_a_relative_place_is_that_of_the_folder_the_store_was_opened_in(photographed, images, tmp_path, monkeypatch):
+    """After a change of the folder, as in a notebook, the list of what may be opened has no store at that place."""
+    shutil.copytree(photographed, tmp_path / "here" / "store")
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    taftcache.trust("store")
+    with FeatureStore("store", mode="a") as store:
+        monkeypatch.chdir(tmp_path / "there")
+        assert refusal(store, "images", recorded_recipe(store)) is None
+        sample = store.shard("000").sample_ids[0]
+        notes = taftcache.forget(store, [sample], dry_run=True).notes
+        assert not [note for note in notes if "not searched" in note], notes
+        assert [note for note in notes if "still in the source" in note], notes
+        assert taftcache.export(store, tmp_path / "rows.npz").rows
+        taftcache.distrust(store)
+        assert refusal(store, "images", recorded_recipe(store)) is not None
+        taftcache.trust(store)
+    assert refusal(FeatureStore(tmp_path / "here" / "store"), "images", recorded_recipe(store)) is None
+
+
 def test_trust_that_cannot_be_kept_is_no_success(foreign, tmp_path, monkeypatch, capsys):
     (tmp_path / "state").write_text("no folder")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -100,6 +100,22 @@ def test_what_may_not_be_read_is_no_damage(store, monkeypatch, what, reason):
             READS[what](reader)
 
 
+def test_whether_a_row_is_there_is_not_answered_from_an_earlier_commit(store):
+    """A notebook's reader, opened before a call forgot the sample, went on to say that the store has it."""
+    with FeatureStore(store) as reader:
+        first = reader.shard("000").sample_ids[0]
+        put_something(store)  # which changes no row
+        assert reader.holds(first)
+        erase_first(store)
+        with pytest.raises(StoreChanged, match="open it again"):
+            reader.holds(first)
+    with FeatureStore(store, mode="a") as writer:
+        second = writer.shard("000").sample_ids[0]
+        taftcache.forget(writer, [second])
+        assert not writer.holds(first)
+        assert not writer.holds(second)
+
+
 def test_the_audit_beside_a_writer_leaves_its_unfinished_work_out(store):
     (store / "staging/transaction").mkdir(parents=True)
     (store / "staging/transaction/1.json").write_text("{}")

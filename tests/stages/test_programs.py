@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from taftcache.backbone.sources.rgb import open_rgb
-from taftcache.errors import BackboneError, DataError, UnreadableImage
+from taftcache.errors import ArgumentError, BackboneError, DataError, UnreadableImage
 from taftcache.model import programs
 from taftcache.model.folder import save_model
 from tests.stages.test_hub import RESNET, VIT, small
@@ -117,6 +117,26 @@ def test_the_card_and_the_onnx_file_say_what_becomes_of_an_image(tmp_path, monke
         assert label == expected.labels[0]
         assert [float(each) for each in likely] == pytest.approx((expected.probabilities or [])[:1], rel=1e-4)
         assert len(likely) == (temperature is not None)
+
+
+def test_a_temperature_that_is_none_is_refused_where_it_is_set():
+    """Not by a TypeError once the model predicts; ``evaluate``'s calibration is a dict by model."""
+    model = made("feature")
+    image = np.zeros((40, 40, 3), np.uint8)
+    for wrong in ({"models/exact": 1.0}, 0, -1.0, float("nan"), float("inf"), "1"):
+        with pytest.raises(ArgumentError, match=r"above 0.*\n.*\n.*calibration\["):
+            model.temperature = wrong
+    assert model.temperature is None
+    assert model.predict([image])[0].probabilities is None
+    for right in (2, np.float32(0.5)):
+        model.temperature = right
+        assert sum(model.predict([image])[0].probabilities) == pytest.approx(1)
+
+
+def test_a_model_is_described_in_one_line():
+    text = repr(made("layers"))
+    assert "\n" not in text
+    assert "classes=3, trained=" in text
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,9 @@ import taftcache
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cli import main
 from taftcache.names import counted, points_text, told_apart
-from taftcache.stages.progress import Silent
+from taftcache.names import shown as shown_text
+from taftcache.stages import progress as stages_progress
+from taftcache.stages.progress import Progress, Silent, or_silent
 from taftcache.terminal import console
 from tests.stages.making import open_store, recipe, toml
 
@@ -280,6 +284,40 @@ def test_a_task_of_several_says_which_of_how_many_it_is(store):
         "certify components/000 (1",
         "certify components/001 (2",
     ]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_progress_true_is_one_line_at_a_time(live, monkeypatch):
+    """Written over where that is possible; of what took a while a line stays."""
+    stream = io.StringIO()
+    stream.isatty = lambda: live
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(stages_progress, "EVERY", 0)
+    shown = or_silent(True)
+    for k, soon in enumerate((9, 0)):
+        monkeypatch.setattr(stages_progress, "SOON", soon)
+        with shown.task(f"solve {k}", 2) as task:
+            task.advance()
+            task.note("3 passes")
+    shown.say(f"said {EVIL}")
+    drawn = stream.getvalue().split("\n")
+    assert len(drawn) == 3, "no line is left of what was quick"
+    assert [line.rpartition("\r")[2] for line in drawn[:1]] == ["solve 1: 1 of 2, 3 passes, 0 s"]
+    assert drawn[1] == f"said {shown_text(EVIL)}"
+    if live:
+        assert drawn[0].startswith("\rsolve 0: 0 of 2\rsolve 0: 1 of 2\rsolve 0: 1 of 2, 3 passes\r ")
+    else:
+        assert "\r" not in stream.getvalue()
+
+
+def test_the_example_of_progress_is_one(capsys):
+    code = Progress.__doc__.split("::\n", 1)[1].replace("extract(recipe, progress=", "made = (")
+    found = {"contextmanager": contextmanager}
+    exec(textwrap.dedent(code), found)
+    with or_silent(found["made"]).task("extract", 4) as task:
+        task.advance()
+    found["made"].say("done")
+    assert capsys.readouterr().out == "extract 25 %\ndone\n"
 
 
 def test_bars_say_how_much_there_is_and_how_long_is_left(monkeypatch):

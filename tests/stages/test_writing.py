@@ -37,16 +37,16 @@ write(*sys.argv[1:])
 """
 
 
-def write(path, kind, place) -> None:
+def write(path, kind, place, force=False) -> None:
     """The export ``kind`` of a store."""
     if kind in FORMATS:
-        taftcache.export(path, place, format=kind)
+        taftcache.export(path, place, format=kind, force=force)
         return
     with FeatureStore(path) as store:
         if kind == "model":
-            taftcache.export_model(store, place)
+            taftcache.export_model(store, place, force=force)
         else:
-            taftcache.export_component(store, "000", place)
+            taftcache.export_component(store, "000", place, force=force)
 
 
 @pytest.mark.law("What is exported is there whole, or not at all under its name")
@@ -75,6 +75,50 @@ def test_what_is_there_stays(finished, tmp_path, kind):
         == "mine"
     )
     assert len(list(tmp_path.rglob("*"))) == 3
+
+
+@pytest.mark.law("An export by force replaces an earlier one whole or not at all, and nothing else")
+@pytest.mark.parametrize("kind", ["hdf5", "parquet", "npz", "model", "component"])
+def test_force_replaces_an_earlier_export_and_nothing_else(finished, tmp_path, monkeypatch, kind):
+    """As in a notebook's cell that is run again."""
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    other, place = tmp_path / "other", tmp_path / "place" / "out"
+    other.mkdir()
+    (other / "config.json").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    place.parent.mkdir()
+    for mine in (other, tmp_path / "file"):
+        with pytest.raises(StoreWriteError):
+            write(finished, kind, mine, force=True)
+    write(finished, kind, place, force=True)
+    mark = place / "README.md" if kind == "model" else place
+    with mark.open("ab") as file:  # an earlier one, of other rows
+        file.write(b"\0" if kind == "component" else b"earlier")
+    if kind == "component":
+        taftcache.export_component(finished, "001", tmp_path / "second")
+        place.write_bytes((tmp_path / "second").read_bytes())
+    before = mark.read_bytes()
+    with pytest.raises(StoreWriteError, match=r"exists already\n.*--force; in Python force=True"):
+        write(finished, kind, place)
+    monkeypatch.setattr("taftcache.stages.writing._sync", full)  # the last step before it gets its name
+    with pytest.raises(StoreWriteError, match="space"):
+        write(finished, kind, place, force=True)
+    monkeypatch.undo()
+    assert mark.read_bytes() == before
+    write(finished, kind, place, force=True)
+    assert mark.read_bytes() != before
+    assert [file.name for file in place.parent.iterdir()] == ["out"]
+    assert (other / "config.json").read_text(encoding="utf-8") == (tmp_path / "file").read_text(encoding="utf-8")
+    if kind == "model":
+        (place / "notes.txt").write_text("mine")
+        with pytest.raises(StoreWriteError, match=r"other files, too\n  got: notes.txt"):
+            write(finished, kind, place, force=True)
+        assert (place / "notes.txt").exists()
+
+
+def full(_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize("kind", ["npz", "model", "component"])

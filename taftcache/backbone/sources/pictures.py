@@ -47,11 +47,11 @@ def decoded(picture: Picture, index: int | None = None) -> Image.Image:
         raise no_memory(called(picture, index or 0)) from error
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
         if isinstance(picture, str | Path):
-            raise unreadable(str(picture), error, LEAVE_OUT) from error
+            raise unreadable(str(picture), error, LEAVE_OUT) from None
         name = "the image" if index is None else f"the image {called(picture, index)}"
         kind = f"{picture.dtype} {list(picture.shape)}" if isinstance(picture, np.ndarray) else type(picture).__name__
         raise UnreadableImage(
             f"{name} cannot be read",
             got=f"{kind}: {first_line(error)}",
             do="give a path, a PIL image, or an array of uint8 [h, w, 3]",
-        ) from error
+        ) from None

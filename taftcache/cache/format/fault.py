@@ -92,7 +92,7 @@ def unreadable(root: Home, file: str, error: OSError) -> str:
     """
     # NFS may say of a removed file that is open that its handle is stale
     if (isinstance(error, FileNotFoundError) or error.errno == errno.ESTALE) and is_changed(root):
-        raise changed(root) from error
+        raise changed(root) from None
     if error.errno in _REFUSED:
         then = AGAIN if error.errno in NETWORK else ""
         raise cannot("read", f"{root.path}/{file}", error, StoreUnreachable, then=then) from error

@@ -126,7 +126,7 @@ class Folder:
 
     def exists(self, name: str) -> bool:
         """Whether anything of that name is there, a dangling link included."""
-        return self._stat(name) is not None
+        return self.stat(name) is not None
 
     def make(self, name: str) -> None:
         """Create the folder ``name`` with its parents, durably."""
@@ -181,7 +181,7 @@ class Folder:
 
     def is_folder(self, name: str) -> bool:
         """Whether ``name`` is a real folder."""
-        info = self._stat(name)
+        info = self.stat(name)
         return info is not None and stat.S_ISDIR(info.st_mode)
 
     def place(self, staging: Folder, staged: str, name: str) -> None:
@@ -190,7 +190,7 @@ class Folder:
             raise ValueError("a folder's work is staged in itself: a rename does not cross file systems")
         if "/" in name:
             self.make(name.rpartition("/")[0])
-        kinds = [stat.S_IFMT(info.st_mode) if info else 0 for info in (self._stat(staged), self._stat(name))]
+        kinds = [stat.S_IFMT(info.st_mode) if info else 0 for info in (self.stat(staged), self.stat(name))]
         if kinds != [stat.S_IFDIR, stat.S_IFDIR]:
             if stat.S_IFDIR in kinds:
                 self.remove(name)  # damage: a file in a folder's place, or a folder in a file's
@@ -261,7 +261,7 @@ class Folder:
 
     def has_lock(self, name: str, fd: int) -> bool:
         """Whether the lock file ``name`` still is the one that is open, and locked, as ``fd``."""
-        there = self._stat(name)
+        there = self.stat(name)
         return there is not None and os.path.samestat(there, os.fstat(fd))
 
     def _lock(self, name: str, fd: int) -> None:
@@ -274,17 +274,16 @@ class Folder:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise cannot("lock", f"{self.path}/{name}", error) from error
             if holder == str(os.getpid()):
-                who = "this process"
-                do = "close the FeatureStore that does (its close(), or a with block); wait, if another thread does "
-                do += "(taftcache.waiting(SECONDS)); or open"
+                who = "this process has it open for writing"
+                do = "close that FeatureStore first (its close(), or a with block, which a notebook's cell can run "
+                do += "again); wait, if another thread has it (taftcache.waiting(SECONDS)); or open"
             else:
-                who = f"process {holder}" if holder else "another process"
+                who = f"process {holder} writes to it" if holder else "another process writes to it"
                 do = "wait for that process (taftcache --wait SECONDS; in Python taftcache.waiting(SECONDS)), or open"
-            raise StoreLocked(
-                f"cannot write to {self.path}: {who} writes to it", do=f"{do} the store for reading"
-            ) from None
+            raise StoreLocked(f"cannot write to {self.path}: {who}", do=f"{do} the store for reading") from None
 
-    def _stat(self, name: str) -> os.stat_result | None:
+    def stat(self, name: str) -> os.stat_result | None:
+        """The status of ``name``, of a link itself; None where there is nothing."""
         try:
             with self._parent(name) as (parent, leaf):
                 return os.stat(leaf, dir_fd=parent, follow_symlinks=False)
@@ -294,7 +293,7 @@ class Folder:
     def _below(self, name: str) -> list[os.stat_result]:
         """The status of the plain file ``name``, or of all plain files below that folder."""
         files = self.walk(name) if self.is_folder(name) else [name]
-        found = (self._stat(file) for file in files)
+        found = (self.stat(file) for file in files)
         return [info for info in found if info is not None and stat.S_ISREG(info.st_mode)]
 
     def _create(self, name: str, flags: int, mode: int = 0o666) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ class _Patience(NamedTuple):
 
 
 _AT_ONCE = _Patience()
+_holders = dict[tuple[int, int], tuple[int, int]]()  # (device, inode) of each lock file held -> (process, thread)
 _patience: ContextVar[_Patience] = ContextVar("patience", default=_AT_ONCE)
 
 
@@ -39,7 +41,8 @@ def waiting(seconds: float, say: Callable[[str], object] = str) -> Iterator[None
 
     It holds for the calls of this thread or asyncio task, and of what runs in a copy of its context, as
     ``asyncio.to_thread`` does; other threads need a block of their own. ``say`` is called with a sentence, once for
-    each store that is waited for.
+    each store that is waited for. No wait can help where the calling thread itself has the store open for writing:
+    StoreLocked is raised at once.
 
     Raises:
         ArgumentError: not a number of at least 0.
@@ -69,6 +72,7 @@ class WriterLock:
         self._descriptor = _locked(staging)
         try:
             self._file = os.fstat(self._descriptor)
+            _holders[_key(self._file)] = _self()
             with suppress(OSError):  # the number only helps those who wait; a full disk must not stop an erasure
                 os.ftruncate(self._descriptor, 0)
                 write_all(self._descriptor, f"{self._holder}\n".encode())
@@ -94,6 +98,8 @@ class WriterLock:
         finally:
             self._descriptor = -1
             if own:
+                if self._file is not None:
+                    _holders.pop(_key(self._file), None)
                 os.close(descriptor)
 
     def __del__(self) -> None:
@@ -120,6 +126,14 @@ def not_copied(path: Path) -> StoreError:
     )
 
 
+def _self() -> tuple[int, int]:
+    return os.getpid(), threading.get_ident()  # a fork's first thread may have the number of the one that forked
+
+
+def _key(file: os.stat_result) -> tuple[int, int]:
+    return file.st_dev, file.st_ino
+
+
 def _is(descriptor: int, file: os.stat_result | None) -> bool:
     """Whether a descriptor still is that file's: its number may have been closed, and given to another file."""
     try:
@@ -136,7 +150,9 @@ def _locked(staging: Folder) -> int:
         try:
             return staging.lock(LOCK)
         except StoreLocked as error:
-            if not time.monotonic() < until:
+            file = staging.stat(LOCK)
+            mine = file is not None and _holders.get(_key(file)) == _self()
+            if mine or not time.monotonic() < until:
                 raise
             if not said and patience.seconds:
                 patience.say(f"{error.fault}; waiting for up to {patience.seconds:g} s")

@@ -29,8 +29,13 @@ from taftcache.stages.extract.looking import (
 )
 from taftcache.stages.extract.plan import split
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.writing import whole
 
+FROM_ARRAYS = (
+    'a folder or a file of images; arrays go to a file first: np.savez("pictures.npz", images=x, labels=y), then '
+    'init_recipe("pictures.npz")'
+)
 PRETRAINED = "deit_tiny_patch16_224.fb_in1k"
 SMALL = 64  # the longest side, in pixels, of images that the bundled backbone, which sees 32 x 32, is good enough for
 ROWS, PER_CLASS, SHARDS = 100, 3, 10  # the fewest rows in a shard, and of one class in it; the most shards
@@ -57,7 +62,7 @@ COMMENTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class InitReport:
+class InitReport(Report):
     """A recipe that was written, what it was made from, and what it costs.
 
     recipe: its file. source: the kind of data, as ``data.source``. images: how many in all. held_out: how many of them
@@ -85,7 +90,7 @@ def init_recipe(
     *,
     overrides: Overrides = (),
     force: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> InitReport:
     """Look at the images of ``place``, try a few of them, and write a recipe that ``run`` takes as it is.
 
@@ -101,7 +106,7 @@ def init_recipe(
             was named cannot be had.
         RecipeError: the file exists already. StoreWriteError: it cannot be written.
     """
-    check_path("the place of the images", place)
+    check_path("the place of the images", place, FROM_ARRAYS)
     place, progress, overrides = Path(place), or_silent(progress), as_mapping(overrides)
     file = file_for(place, file, force)
     stored = overrides.get("store.path")

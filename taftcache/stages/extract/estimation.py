@@ -29,12 +29,13 @@ from taftcache.stages.extract.frozen import load_frozen, run_frozen
 from taftcache.stages.extract.moving import notes_on_numbers
 from taftcache.stages.extract.plan import plan_images
 from taftcache.stages.progress import Silent
+from taftcache.stages.report import Report
 
 BATCHES = 2  # timed, after one that warms up
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateReport:
+class EstimateReport(Report):
     """What an extraction would take, measured on a few of the images; nothing was written.
 
     rows: images, by shard. classes: how many. kept: what of a sample is cached, in words. start: timm's name of the

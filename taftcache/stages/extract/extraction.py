@@ -55,11 +55,12 @@ from taftcache.stages.extract.moving import (
 )
 from taftcache.stages.extract.plan import PlannedShard, plan_images
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 from taftcache.tangent.spec import TAIL
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractReport:
+class ExtractReport(Report):
     """What stage 1 did.
 
     shards: rows, by shard. images: how many went through the model now; the rest were there. skipped: images that could
@@ -79,7 +80,7 @@ class ExtractReport:
 def extract(
     recipe: Recipe,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     cluster: Executor | None = None,
     check: Callable[[Recipe, Sequence[str], Mapping[str, PlannedShard], FeatureStore | None], None] | None = None,
     forgotten_of: Place | None = None,

@@ -25,6 +25,7 @@ from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError, UnreadableImage, local_path
 from taftcache.names import counted, first_few, typed
 from taftcache.recipe_files import read_toml
+from taftcache.stages.writing import REPLACE
 
 IMAGES = ("image", "images", "path", "paths", "file", "filename", "file_name", "filepath", "image_path", "img")
 LABELS = ("label", "labels", "class", "target", "category", "species", "y", "fine_label")
@@ -72,7 +73,7 @@ def file_for(place: Path, file: Path | str | None, force: bool) -> Path:
     file = local_path(file) if file is not None else Path(f"{name}.toml")
     if file.exists() and not force:
         raise RecipeError(
-            f"the recipe {file} exists already", got=str(file), do="replace it (--force), or name another file (-o)"
+            f"the recipe {file} exists already", got=str(file), do=f"{REPLACE}, or name another file (-o)"
         )
     if file.exists():
         _check_recipe(file)

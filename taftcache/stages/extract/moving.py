@@ -80,7 +80,7 @@ def follow_weights(store: FeatureStore, recipe: Recipe) -> list[str]:
     with store.transaction() as change:
         change.update(recipe=recorded | {"backbone": recorded["backbone"] | {"weights": place}})
     if may:
-        remember(store.path, recipe, ["weights"])
+        remember(store.place, recipe, ["weights"])
     return [f"the weights lie at {place} now: they are the store's"]
 
 

@@ -10,10 +10,11 @@ from taftcache.cache.collect import collect
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import ArgumentError
+from taftcache.stages.report import Report
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectReport:
+class CollectReport(Report):
     """What nothing in the store names.
 
     removed: bytes of what was removed, or would be, by path. kept: the same for unnamed files that stay.

@@ -18,7 +18,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
-from taftcache.model.component_file import numbers_digest
+from taftcache.model.component_file import numbers_digest, read_header
 from taftcache.model.meta import TRAINED_ON, ComponentMeta, Stated, TrainedOn, checked, stated_rows
 from taftcache.names import (
     COMPONENTS,
@@ -37,6 +37,7 @@ from taftcache.names import (
     shard_of,
     typed,
 )
+from taftcache.stages.report import Report
 from taftcache.stages.train.private.claims import check_claim
 from taftcache.stages.train.trained_on import (
     features_of,
@@ -67,7 +68,7 @@ OF_VECTORS = "no store knows the model that made its vectors: check yourself tha
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComponentReport:
+class ComponentReport(Report):
     """A component that was written to a file, or imported from one.
 
     component: its name in the store. base_digest: digest of its base point. rows: how many it was trained on; None if
@@ -86,10 +87,16 @@ class ComponentReport:
     notes: list[str] = field(default_factory=list)
 
 
+def _is_component(file: Path) -> bool:
+    with suppress(FormatError):
+        return bool(file.is_file() and read_header(file))
+    return False
+
+
 @at_its_place()
-def export_component(store: Place, name: str, file: Path | str) -> ComponentReport:
+def export_component(store: Place, name: str, file: Path | str, *, force: bool = False) -> ComponentReport:
     """Write a component or model ("000", "components/000", "models/mean") to a new file; a file that already has these
-    bytes is left as it is.
+    bytes is left as it is. ``force`` replaces another component that is there, whole or not at all.
 
     The file has the numbers that the store keeps, except the exact model's dual vectors, which say something about
     single rows. Of what is recorded with them, it has only what ``component.public_fields`` lists: no digest of the
@@ -113,7 +120,7 @@ def export_component(store: Place, name: str, file: Path | str) -> ComponentRepo
     data = replace(component, meta=said, dual=None).encode()
     store.check_may_leave()
     if changed := not (file.is_file() and file.read_bytes() == data):  # it is there if the stage runs again
-        with whole(file) as partial:
+        with whole(file, again=force and _is_component(file)) as partial:
             partial.write_bytes(data)
             store.check_may_leave()
     return ComponentReport(
@@ -299,7 +306,7 @@ def _read(file: Path) -> bytes:
     except OSError as error:
         raise RecipeError(
             f"cannot read {file}: {(error.strerror or str(error)).lower()}", got=file, do=_EXPORTED
-        ) from error
+        ) from None
 
 
 def _decoded(file: Path, data: bytes, base: Base | None = None) -> Component:

@@ -16,13 +16,14 @@ from taftcache.errors import ArgumentError, RecipeError, check_counts
 from taftcache.names import is_model, made_by
 from taftcache.recipe_sections import Stored
 from taftcache.stages.progress import Progress, noting, or_silent
+from taftcache.stages.report import Report
 
 _MADE_OF = {"float32": None, "float16": "float32", "int8": "float16"}
 """Dtype -> the one that an extraction rounds to it: float32 to float16, that to int8. An import rounds only once."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CopyReport:
+class CopyReport(Report):
     """What was copied now.
 
     files, bytes: how many were copied now. there: files that the target had already, bit for bit.
@@ -37,7 +38,7 @@ class CopyReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertReport:
+class ConvertReport(Report):
     """The new store, and what it does not have of the old one.
 
     dtype: the new rows' dtype. chunk_rows: rows per chunk, by shard. rows: how many. left: components and models of the
@@ -55,7 +56,9 @@ class ConvertReport:
     seconds: float
 
 
-def copy(source: Place, target: Path | str, *, progress: Progress | None = None, update: bool = False) -> CopyReport:
+def copy(
+    source: Place, target: Path | str, *, progress: Progress | bool | None = None, update: bool = False
+) -> CopyReport:
     """Copy a store, folder or bucket, to another place: every byte verified on the way and at the target.
 
     Args:
@@ -81,7 +84,7 @@ def convert(
     source: Place,
     target: Path | str,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     dtype: Stored | None = None,
     chunk_rows: int | Literal["auto"] | None = None,
 ) -> ConvertReport:

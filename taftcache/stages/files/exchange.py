@@ -16,6 +16,7 @@ from taftcache.errors import ArgumentError, local_path
 from taftcache.names import BASE
 from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet, write_projector
 from taftcache.stages.progress import Progress, noting, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.writing import reserve, whole
 
 ExportFormat = Literal["hdf5", "parquet", "npz", "embedding-projector"]
@@ -23,7 +24,7 @@ _OVERHEAD = 1 << 16  # the least number of bytes that an HDF5 file's own tables 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportReport:
+class ExportReport(Report):
     """The file that was made from a store's rows.
 
     format: the file's, as --format names it. rows: how many it has.
@@ -54,16 +55,25 @@ FORMATS: dict[ExportFormat, Callable[[FeatureStore, Path, OnRows], int]] = {
 }
 """Format -> function that writes a store's rows to a new file and returns its size in bytes."""
 
+MARKS: dict[ExportFormat, bytes] = {"hdf5": b"\x89HDF", "npz": b"PK\3\4", "parquet": b"PAR1"}
+"""Format -> what its files begin with."""
+
 ENDINGS: dict[str, ExportFormat] = {".h5": "hdf5", ".hdf5": "hdf5", ".npz": "npz", ".parquet": "parquet"}
 
 
 def export(
-    store: Place, file: Path | str, *, format: ExportFormat | None = None, progress: Progress | None = None
+    store: Place,
+    file: Path | str,
+    *,
+    format: ExportFormat | None = None,
+    force: bool = False,
+    progress: Progress | bool | None = None,
 ) -> ExportReport:
     """Write a store's rows, labels and ids to one file for other tools; each row is verified as it is read.
 
     The file is a copy: what is forgotten later stays in it. ``format``: by default according to the file's ending, and
-    HDF5 if it has none.
+    HDF5 if it has none. ``force``: replace a file of that format that is there, whole or not at all; a folder is not
+    replaced.
 
     Raises:
         ArgumentError: no such format, or an ending that belongs to another format or to none.
@@ -89,7 +99,7 @@ def export(
     begin = time.perf_counter()
     folder = format == "embedding-projector"
     with FeatureStore(store) as store, or_silent(progress).task("export", None) as task:
-        with whole(place, folder=folder) as partial:
+        with whole(place, folder=folder, again=force and MARKS.get(format, False)) as partial:
             size = FORMATS[format](store, partial, noting(task, "rows"))
             store.check_may_leave()
         return ExportReport(

@@ -37,7 +37,7 @@ def append_vectors(
     dry_run: bool = False,
     relabel: bool = False,
     new_classes: NewClasses = "refuse",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> AppendReport:
     """Add vectors [n, d] with classes y [n] to a store that ``import_vectors`` or ``import_`` made from vectors.
 
@@ -63,7 +63,7 @@ def append_vectors(
 def append_file(
     file: Path | str,
     store: Path | str,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     *,
     columns: Columns | None = None,
     new_shard: bool = False,

@@ -43,6 +43,7 @@ from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5
 from taftcache.stages.files.vectors import Vectors
 from taftcache.stages.progress import Progress, noting, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.scaling import SCALINGS, Scaling
 from taftcache.stages.train.checks import check_class_weights
 from taftcache.stages.train.record import SECTIONS, changed_settings, makes_models, record_recipe
@@ -51,7 +52,7 @@ from taftcache.tangent.spec import TAIL
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportReport:
+class ImportReport(Report):
     """The store that was made from a file, or from arrays.
 
     file: what was read; None for arrays. exported: whether it was an export of a store, whose shards' bytes these have.
@@ -78,7 +79,7 @@ def import_(
     target: Recipe | Path | str,
     *,
     overrides: Overrides = (),
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     columns: Columns | None = None,
     backbone: bool = False,
     test: Path | str | None = None,
@@ -164,7 +165,7 @@ def import_vectors(
     scaling: Scaling = "row",
     overrides: Overrides = (),
     forgotten_of: Place | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> ImportReport:
     """Make a store from vectors that are in memory or memory-mapped; linear heads can be trained and composed on it,
     and samples forgotten.

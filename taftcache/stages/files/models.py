@@ -13,24 +13,23 @@ from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import BackboneError, RecipeError, local_path
 from taftcache.model.card import program_card
 from taftcache.model.component import no_model
-from taftcache.model.folder import check_only, is_model_folder, open_model, origin_of, save_model
+from taftcache.model.folder import check_only, is_model_folder, may_replace, open_model, origin_of, save_model
 from taftcache.model.hub import push_model
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import about, check_onnx, write_program
-from taftcache.model.saved import CARD, files_in
+from taftcache.model.saved import ABOUT, CARD, files_in
 from taftcache.names import PRIVATE, model_of, scaling_of, typed
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.evaluation import held_out_score
+from taftcache.stages.report import Report
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private.claims import check_claim, check_exported
 from taftcache.stages.train.record import promised, settings_of
 from taftcache.stages.writing import whole, writable
 
-ABOUT = "about.json"
-
 
 @dataclass(frozen=True, kw_only=True)
-class ExportModelReport:
+class ExportModelReport(Report):
     """A folder with one model, which needs no store.
 
     folder: where it is. files: names of its files. notes: if the model is outdated.
@@ -52,6 +51,7 @@ def export_model(
     *,
     program: bool = False,
     onnx: bool = False,
+    force: bool = False,
     consent: Consent | None = None,
 ) -> ExportModelReport:
     """Write one of the store's models into a new folder that loads without the store.
@@ -69,6 +69,7 @@ def export_model(
         model: its name in the store; by default the store's default model (``model_of``).
         program: beside the weights, the whole model as a torch.export program.
         onnx: beside the weights, the whole model in ONNX, which is run and compared.
+        force: replace a saved model that is there, whole or not at all; a folder with other files is left alone.
         consent: as for ``predict``.
 
     Raises:
@@ -77,12 +78,12 @@ def export_model(
     """
     if isinstance(store, str | os.PathLike) and is_model_folder(place := local_path(store)):
         check_only(place, model, consent)
-        return _in_another_form(place, local_path(folder), program, onnx)
-    return _export_model(store, local_path(folder), model, program, onnx, consent)
+        return _in_another_form(place, local_path(folder), program, onnx, force)
+    return _export_model(store, local_path(folder), model, program, onnx, force, consent)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushReport:
+class PushReport(Report):
     """Where the model is now on the hub.
 
     folder: what was sent. name: the repository's name. revision: its branch; None for the main one. url: its page.
@@ -126,7 +127,7 @@ def push(folder: Path | str, name: str, *, private: bool = False, revision: str 
     )
 
 
-def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool) -> ExportModelReport:
+def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool, force: bool) -> ExportModelReport:
     """Write the program and ONNX of the model in the folder ``store``, a card, and what an audit recognises them by."""
     if not (program or onnx):
         raise RecipeError(
@@ -135,12 +136,13 @@ def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool) -> Ex
             do="add --onnx or --program, or name its store instead",
         )
     check_exported(store)
-    writable(folder, folder=True)
+    again = force and may_replace(folder)
+    writable(folder, folder=True, again=again)
     origin, model = origin_of(store), open_model(store, device="cpu")
     if onnx:
         check_onnx()
     exported = model.program()
-    with whole(folder, folder=True) as partial:
+    with whole(folder, folder=True, again=again) as partial:
         partial.mkdir()
         said = write_program(origin, model, exported, partial, program=program, onnx=onnx)
         (partial / CARD).write_text(program_card(origin, model, said), "utf-8")
@@ -157,6 +159,7 @@ def _export_model(
     model: str | None,
     program: bool,
     onnx: bool,
+    force: bool,
     consent: Consent | None,
 ) -> ExportModelReport:
     assert isinstance(store, FeatureStore)
@@ -171,7 +174,8 @@ def _export_model(
             do=f"taftcache export-component {typed(store.path)} {model} head.safetensors writes the head "
             "alone: its weight and bias",
         )
-    writable(folder, folder=True)
+    again = force and may_replace(folder)
+    writable(folder, folder=True, again=again)
     loaded = TangentModel.load(store, model, "cpu", consent)
     check_claim(store, model, loaded.component.meta)
     private = {name for name, ref in store.objects().items() if PRIVATE in ref.meta}
@@ -179,7 +183,7 @@ def _export_model(
     score = None if parts or model in private else held_out_score(store, model, consent)
     if score is not None and score.calibration is not None:
         loaded.temperature = score.calibration.temperature
-    with whole(folder, folder=True) as partial:
+    with whole(folder, folder=True, again=again) as partial:
         root = "" if private or promised(store) else store.root_digest
         files = save_model(
             loaded,
@@ -193,6 +197,8 @@ def _export_model(
             onnx=onnx,
         )
         store.check_may_leave()
+        if again:
+            may_replace(folder)  # still
     notes = outdated_notes(store, settings_of(store), model)
     return replace(_report(store.path, store.root_digest, model, folder, files), notes=notes)
 

@@ -13,10 +13,11 @@ from taftcache.cache.place.address import as_path
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, SECTION, names, recorded_recipe, remember, take_back
 from taftcache.recipe import Recipe
+from taftcache.stages.report import Report
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrustReport:
+class TrustReport(Report):
     """What a store names and may open from now on.
 
     named: places and names by the recipe's key ("data.train"). removed: whether this was allowed until now, and is no
@@ -38,7 +39,7 @@ def trust(store: Place) -> TrustReport:
     """
     assert isinstance(store, FeatureStore)
     recipe = recorded_recipe(store)
-    remember(store.path, recipe, must=True)
+    remember(store.place, recipe, must=True)
     named = {f"{SECTION[kind]}.{key}": value for kind in KINDS for key, value in names(recipe, kind).items()}
     return TrustReport(store=store.path, named=named, notes=_relative_notes(recipe, named))
 

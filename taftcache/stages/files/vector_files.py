@@ -142,7 +142,7 @@ def _from_text(path: Path, columns: Columns) -> Vectors:
             do = "numbers alone beside labels and ids, under a line of names: in pandas to_csv(…, index=False)"
             raise DataError(
                 f"{path} has a column that is not part of a vector", got=f"{name!r}: {error}", do=do
-            ) from error
+            ) from None
     beside = _Beside(path, columns, table)
     values = np.stack(numbers, 1) if numbers else np.empty((0, 0))
     return Vectors.of(path, values, beside.labels(names), beside.ids(names))

@@ -66,7 +66,7 @@ class Vectors:
         except ValueError as error:  # lists of unlike lengths
             raise DataError(
                 f"the vectors of {name} are not numbers [n, d]", got=first_line(error), do="vectors of one length"
-            ) from error
+            ) from None
         return replace(cls.of(Path(name), x, y, known), notes=tuple(notes))
 
     @classmethod

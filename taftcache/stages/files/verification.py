@@ -17,10 +17,11 @@ from taftcache.errors import RecipeError, TaftcacheError
 from taftcache.names import made_by
 from taftcache.recipe import Overrides, Recipe, apply_overrides, as_mapping, check_used, parse_recipe
 from taftcache.stages.progress import Progress, noting, or_silent
+from taftcache.stages.report import Report
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyReport:
+class VerifyReport(Report):
     """Whether every object has the digest that its manifest names, and which files no manifest names.
 
     faults: damaged objects; after a repair, those that remain. strays: files that no manifest names. ledger_entries:
@@ -45,7 +46,7 @@ class VerifyReport:
 def verify(
     store: Place,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     expect: str | None = None,
     repair: bool = False,
     back: bool = False,

@@ -22,13 +22,14 @@ from taftcache.stages.forget.pin import Pin, check_pin, move_pin, note_unpinned
 from taftcache.stages.forget.receipts import check_receipts
 from taftcache.stages.forget.traces import check_damage, check_leftovers, check_names
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.signature import checked_public_key, signed, signer_of
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.solving import is_decisive
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditReport:
+class AuditReport(Report):
     """Whether every promise holds, and what was checked.
 
     passed: whether nothing was found. findings: the promises that do not hold. receipts: requests in the ledger.
@@ -70,7 +71,7 @@ class AuditReport:
 def audit(
     store: Place,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     public_key: str | None = None,
     head: Path | str | None = None,
     also: Sequence[Path | str] = (),

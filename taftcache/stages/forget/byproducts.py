@@ -317,7 +317,7 @@ def _judged_below(known: _Known, folder: Path, searched: Sequence[str]) -> Itera
             yield here, CUT_OFF if known.before else FINE
             continue
         if FILE in files and (is_store(at) or {LOCK, "shards"} <= names):  # perhaps with a damaged manifest
-            if os.path.realpath(here) == os.path.realpath(known.store.path):
+            if os.path.realpath(here) == os.path.realpath(known.store.place):
                 folders.clear()
                 continue
             verdict, strays = _of_store(known, here)

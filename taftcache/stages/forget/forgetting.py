@@ -46,6 +46,7 @@ from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, certificate_of
 from taftcache.stages.forget.request import MODES, Mode, Request, requested
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import STAYS
 from taftcache.stages.train.duration import expected_seconds
@@ -61,7 +62,7 @@ OTHER_COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForgetReport:
+class ForgetReport(Report):
     """What was forgotten now, what had been before, what was renewed and destroyed, and what proves it.
 
     forgotten: ids that were forgotten now. already: ids that had been forgotten before. shards: those whose rows left.
@@ -108,7 +109,7 @@ def forget(
     store: Place,
     samples: Sequence[str] | None = None,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     shards: Sequence[str] = (),
     classes: Sequence[str] = (),
     matching: Sequence[str] = (),

@@ -25,6 +25,7 @@ from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.request import Mode, ids_of_files
+from taftcache.stages.report import Report
 from taftcache.stages.signature import STORE, is_signed, signed_text, store_digest
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReceiptsReport:
+class ReceiptsReport(Report):
     """The receipts of a store, oldest first, and its answers for ids.
 
     receipts: one for each request; if ids were asked about, those alone that are certainly about one of them.

@@ -91,9 +91,9 @@ def read_ids(file: Path) -> list[str]:
             f"cannot read the ids in {file}: {(error.strerror or str(error)).lower()}",
             got=file,
             do="name a file with one id per line, or - for standard input",
-        ) from error
+        ) from None
     except UnicodeDecodeError as error:
-        raise RecipeError(f"{file} is not UTF-8 text", got=error, do=_LISTED) from error
+        raise RecipeError(f"{file} is not UTF-8 text", got=error, do=_LISTED) from None
     # Nothing else is stripped: an id may begin or end with a blank, and without it may be another sample's, or be one.
     return [i for line in lines if (i := line.removesuffix("\r"))]
 

@@ -19,6 +19,7 @@ from taftcache.stages.look.row_table import RowTable, Top
 from taftcache.stages.look.seen import private_notes
 from taftcache.stages.look.vectors import mean_vectors
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 
 THRESHOLD = 0.95
 BLOCK = 2048  # rows: the similarities of two blocks take 16 MiB
@@ -42,7 +43,7 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DuplicatesReport:
+class DuplicatesReport(Report):
     """Pairs of rows whose similarity reaches ``threshold``, the largest first.
 
     threshold: the least similarity that is listed. rows: how many were compared. leaks_found, pairs_found: how many
@@ -64,7 +65,7 @@ class DuplicatesReport:
 
 @at_its_place()
 def duplicates(
-    store: Place, *, top: int = 20, threshold: float = THRESHOLD, progress: Progress | None = None
+    store: Place, *, top: int = 20, threshold: float = THRESHOLD, progress: Progress | bool | None = None
 ) -> DuplicatesReport:
     """Compare every row with every other, by the means x of their cached rows.
 

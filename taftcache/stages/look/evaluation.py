@@ -44,6 +44,7 @@ from taftcache.stages.look.probe import Probe, is_quick, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
 from taftcache.stages.look.vectors import starts_blank
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.train.held_out import KeptLogits, hits_of, rows_right
 from taftcache.stages.train.outdated import outdated, outdated_notes
 from taftcache.stages.train.record import settings_of
@@ -71,7 +72,7 @@ class Against:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateReport:
+class EvaluateReport(Report):
     """Top-1 accuracy by model over ``rows`` held-out rows.
 
     rows: how many. accuracy: by model, 0 to 1. Also for the untouched network with its new head; if that begins at
@@ -103,7 +104,7 @@ class EvaluateReport:
 def evaluate(
     store: Place,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     without: Sequence[str] = (),
     probe: bool | Literal["quick"] = False,
     proven: bool = False,

@@ -27,6 +27,7 @@ from taftcache.solve.leave_one_out import CLOSED, METHODS, InfluenceMethod, RowI
 from taftcache.solve.settings import Goal
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import check_head_fits
 from taftcache.stages.train.without import ModelPart, ModelParts, bounds_of, ridges
@@ -38,7 +39,7 @@ SOLVED = 3  # without a closed form, the model is also solved without each of th
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleInfluence:
+class SampleInfluence(Report):
     """A model with and without one training sample.
 
     moved: ‖Δw₋ₙ − Δw‖ of the model. distance_bound: how far both solves can be from their optima, together. They are
@@ -85,7 +86,7 @@ class InfluentialSample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueryInfluence:
+class QueryInfluence(Report):
     """The training samples that moved one prediction most.
 
     query: the image, or what was given. label: the predicted class. logit: the logit of that class. method: how:
@@ -108,7 +109,7 @@ class QueryInfluence:
 
 @at_its_place()
 def sample_influence(
-    store: Place, sample: str, *, model: str | None = None, progress: Progress | None = None
+    store: Place, sample: str, *, model: str | None = None, progress: Progress | bool | None = None
 ) -> SampleInfluence:
     """Solve again without the sample, and compare.
 
@@ -174,7 +175,7 @@ def query_influence(
     *,
     model: str | None = None,
     top: int = 10,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     consent: Consent | None = None,
 ) -> QueryInfluence:
     """The ``top`` training samples that most moved the logit that ``model`` predicts for ``query``.

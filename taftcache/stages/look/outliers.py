@@ -17,6 +17,7 @@ from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.seen import private_notes
 from taftcache.stages.look.vectors import mean_vectors
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 
 NEIGHBOUR = 10
 STEP = 4096  # rows whose neighbours are asked for at once
@@ -39,7 +40,7 @@ class Outlier:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutliersReport:
+class OutliersReport(Report):
     """Rows by their distance to the k-th nearest training row over their class's median, the largest first.
 
     neighbour: k. rows: how many were compared. outliers: the rows. notes: what the promise of private models does not
@@ -55,7 +56,7 @@ class OutliersReport:
 
 
 @at_its_place()
-def outliers(store: Place, *, top: int = 20, progress: Progress | None = None) -> OutliersReport:
+def outliers(store: Place, *, top: int = 20, progress: Progress | bool | None = None) -> OutliersReport:
     """Rank rows by the distance to their k-th nearest training row of any class, relative to the median of their own
     class.
 

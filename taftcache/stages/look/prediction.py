@@ -45,6 +45,7 @@ from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.look.seen import private_notes
 from taftcache.stages.look.vectors import sample_vectors
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.scaling import scaled
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
@@ -54,7 +55,7 @@ ROUNDED = 0.01  # by what share an image's margin may exceed that of its own cac
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictReport:
+class PredictReport(Report):
     """Predictions of one model; where the store has held-out rows, each with probabilities and with how often such a
     margin was right.
 
@@ -102,7 +103,7 @@ def predict(
     device: str = "auto",
     consent: Consent | None = None,
     unreadable: Literal["stop", "skip"] = "stop",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> PredictReport:
     """Classify image files end to end: preprocessing, frozen layers, base and Δw.
 
@@ -245,7 +246,7 @@ class Match:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindReport:
+class FindReport(Report):
     """The samples most like each image.
 
     rows: how many were compared. found: samples for each image, by the image's name, the most similar first. notes: on
@@ -267,7 +268,7 @@ def find(
     *,
     top: int = 5,
     consent: Consent | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> FindReport:
     """Find the samples whose cached rows are most like those of some images: which of the store's samples a picture may
     be.
@@ -381,7 +382,7 @@ def _classified(
     images: list[Picture],
     top: int,
     unreadable: Literal["stop", "skip"],
-    progress: Progress | None,
+    progress: Progress | bool | None,
 ) -> tuple[list[Prediction], dict[str, str]]:
     """The model's predictions, and by name the images that could not be read, with the reason."""
     errors: dict[str, UnreadableImage] = {}

@@ -106,7 +106,7 @@ def linear_probe(
     store: FeatureStore,
     settings: Settings,
     held_out: Shard,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     kinds: Sequence[str] = tuple(STRENGTHS),
 ) -> tuple[Probe, NDArray[np.bool_]]:
     """The best probe of ``kinds`` over the training rows of the store, and which of the held-out rows [n] are right.

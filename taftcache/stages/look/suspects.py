@@ -28,6 +28,7 @@ from taftcache.stages.look.probe import untouched_base
 from taftcache.stages.look.scoring import margins
 from taftcache.stages.look.seen import private_notes, private_parts
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import check_head_fits
@@ -53,7 +54,7 @@ class Suspect:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuspectsReport:
+class SuspectsReport(Report):
     """The training rows with the smallest margins, smallest first.
 
     method: which model judges a row. rows: how many were judged. disagreeing: how many of them it gives another class.
@@ -71,7 +72,7 @@ class SuspectsReport:
 
 
 @at_its_place()
-def suspects(store: Place, *, top: int = 20, progress: Progress | None = None) -> SuspectsReport:
+def suspects(store: Place, *, top: int = 20, progress: Progress | bool | None = None) -> SuspectsReport:
     """Rank training rows by the out-of-sample margin of their labels, in one pass over the rows; ``top`` are listed.
 
     A row is judged by the mean of the components of the shards that it is not in. If there are none (one shard, or

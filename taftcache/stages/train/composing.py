@@ -30,6 +30,7 @@ from taftcache.stages.completeness import imported, subtracted, untrained_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.train.checks import check_coefficients, coefficients, orphans, trains_head
 from taftcache.stages.train.compositions import (
     composed,
@@ -51,7 +52,7 @@ from taftcache.stages.train.trained_on import Weights, class_notes, member_rows,
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComposeReport:
+class ComposeReport(Report):
     """The composition ``model``, and what else was made.
 
     members: components in it. coefficients: of each, one number, or one for each class. identity_error: how far
@@ -88,7 +89,7 @@ def compose(
     recipe: Recipe | None = None,
     *,
     overrides: Overrides = (),
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     cluster: Executor | None = None,
 ) -> ComposeReport:
     """Write ``models/mean``, and the other models that ``compose.mode`` asks for; those that are current are left

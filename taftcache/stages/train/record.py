@@ -73,7 +73,7 @@ def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> N
     values = recorded_values(store, recipe)
     if values != store.manifest.recipe:
         if refusal(store, "teachers", recipe) is None:
-            remember(store.path, recipe, ["teachers"])
+            remember(store.place, recipe, ["teachers"])
         change.update(recipe=values)
 
 

@@ -25,6 +25,7 @@ from taftcache.stages.extract.classes import classes_of
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.extract.forgotten import left_out_notes, staying_out
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.writing import check_replaced, writable
 from taftcache.teaching.joined import Joined, check_features, join
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, teacher_name
@@ -37,7 +38,7 @@ from taftcache.teaching.students.trainer import OnEpoch
 
 
 @dataclass(frozen=True, kw_only=True)
-class TeachReport:
+class TeachReport(Report):
     """The recipe's student, and what it was compared with.
 
     folder: where students, tables and plots are. student: the file with the first seed's weights. prior: the one that
@@ -60,7 +61,7 @@ class TeachReport:
     notes: list[str] = field(default_factory=list)
 
 
-def teach(recipe: TeachingRecipe, *, progress: Progress | None = None) -> TeachReport:
+def teach(recipe: TeachingRecipe, *, progress: Progress | bool | None = None) -> TeachReport:
     """Train the recipe's student for each of its seeds, and everything that its report compares it with, and report.
 
     Students are kept; what was trained with the same settings and rows is not trained again, and an interrupted

@@ -20,6 +20,7 @@ from taftcache.stages.completeness import imported, still_missing, subtracted_no
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, numbered, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.train.checks import check_coefficients, check_kept, orphans
 from taftcache.stages.train.composing import ComposeReport
 from taftcache.stages.train.outdated import outdated_notes
@@ -52,7 +53,7 @@ _HEAD_GONE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainReport:
+class TrainReport(Report):
     """What stage 2 did.
 
     trained: components trained now. kept: components from before. certificates: by component, for those that have one.
@@ -77,7 +78,7 @@ def train(
     *,
     overrides: Overrides = (),
     shards: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     cluster: Executor | None = None,
 ) -> TrainReport:
     """Solve every shard (or those named) whose component is missing or was made from other rows or settings.

@@ -33,7 +33,7 @@ PLACES = ("source", "train", "root", "image_key", "label_key", "train_split", "t
 def append(
     recipe: Recipe,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     new_shard: bool = False,
     dry_run: bool = False,
     relabel: bool = False,

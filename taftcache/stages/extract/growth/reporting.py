@@ -14,10 +14,11 @@ from taftcache.names import PRIVATE, component_of, counted, first_few, is_model
 from taftcache.stages.completeness import subtracted, subtracted_notes
 from taftcache.stages.extract.forgotten import NOT_THERE, left_out_notes, taking
 from taftcache.stages.extract.growth.planning import AppendPlan, class_notes
+from taftcache.stages.report import Report
 
 
 @dataclass(frozen=True, kw_only=True)
-class AppendReport:
+class AppendReport(Report):
     """New samples in a store, and what they changed.
 
     added: new rows in each shard. relabelled: rows with a corrected label, by shard. untouched: shards that kept their

@@ -10,6 +10,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import ArgumentError
 from taftcache.stages.look.inside.shards import NAMED
 from taftcache.stages.look.row_table import no_class
+from taftcache.stages.report import Report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class ClassInShard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassReport:
+class ClassReport(Report):
     """One class.
 
     rows: its training rows. held_out_rows: its held-out rows. share: its share of all training rows. shards: every

@@ -9,12 +9,13 @@ from typing import Any
 from taftcache.errors import FormatError, local_path
 from taftcache.model.component_file import read_header
 from taftcache.model.meta import checked
+from taftcache.stages.report import Report
 
 UNPROVEN = "this is what the file says of itself, and nothing was checked: taftcache audit proves it where its rows are"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComponentFileReport:
+class ComponentFileReport(Report):
     """What a component's file says of itself; nothing here proves it.
 
     base_digest: of its base point. tensors: shapes, by the parameter's name. said: its description. notes: that it is
@@ -41,7 +42,7 @@ def inspect_component(file: Path | str) -> ComponentFileReport:
         checked(header.meta)
     except FormatError as error:
         do = "name a store, or a file that taftcache export-component wrote"
-        raise FormatError(f"cannot look into {file}: {error.fault}", got=error.got, do=do) from error
+        raise FormatError(f"cannot look into {file}: {error.fault}", got=error.got, do=do) from None
     return ComponentFileReport(
         file=file,
         bytes=file.stat().st_size,

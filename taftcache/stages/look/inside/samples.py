@@ -13,11 +13,12 @@ from taftcache.names import component_of
 from taftcache.stages.look.inside.classes import class_index
 from taftcache.stages.look.row_table import Sample, every_sample
 from taftcache.stages.look.seen import UNCOVERED
+from taftcache.stages.report import Report
 from taftcache.tangent.spec import TAIL
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleReport:
+class SampleReport(Report):
     """One sample: where it lies, its class, statistics of its cached rows, and what every model says of it.
 
     row: its number in the shard, from 0. first_token_norm, mean_token_norm: norm of its first token, and mean norm of

@@ -15,6 +15,7 @@ from taftcache.model.meta import of_each_class
 from taftcache.names import PRIVATE, STATED, component_of
 from taftcache.stages.completeness import subtracted, subtracted_notes
 from taftcache.stages.look.inside.statistics import Activations, activations
+from taftcache.stages.report import Report
 
 # The keys of a model's meta that are listed.
 LISTED = (
@@ -59,7 +60,7 @@ class ShardFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShardReport:
+class ShardReport(Report):
     """One shard.
 
     shard: as in ``shards`` of a store. rows_per_class: rows, by class. activations: statistics of

@@ -22,6 +22,7 @@ from taftcache.stages.estimators import lacks_classes, regressor_note
 from taftcache.stages.look.inside.shards import ShardFigures, describe_model, describe_shard
 from taftcache.stages.look.inside.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
+from taftcache.stages.report import Report
 from taftcache.stages.train.private.records import Budget, budget_of
 from taftcache.tangent.spec import TAIL
 
@@ -43,7 +44,7 @@ class Integrity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InspectReport:
+class InspectReport(Report):
     """A store's contents in JSON types.
 
     rows: training rows. held_out_rows: held-out rows. classes: their names; none for a regressor's images.

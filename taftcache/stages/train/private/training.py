@@ -32,6 +32,7 @@ from taftcache.stages.completeness import subtracted_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.report import Report
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.compositions import check_composes
 from taftcache.stages.train.outdated import outdated_notes
@@ -53,7 +54,7 @@ from taftcache.stages.train.trained_on import objective_said
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateTrainReport:
+class PrivateTrainReport(Report):
     """What private training did.
 
     trained: components trained now. kept: components from before. dropped: models that were dropped. statements: what
@@ -80,7 +81,7 @@ def train_private(
     *,
     overrides: Overrides = (),
     shards: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     rates: Sequence[float] = (1.0,),
     signing_key: Path | str | None = None,
 ) -> PrivateTrainReport:
