@@ -88,7 +88,7 @@ def answer_text(answer: Answer, report: ReceiptsReport) -> str:
         return f"not held; whether {_either(report.unreadable)} forgot it cannot be told, for the key is destroyed"
     unknown = "not known: no row and no tombstone has this id"
     if answer.outside:
-        return f"{unknown}, but the path is outside of the data.train that the store names: ask by the id that it had there"
+        return f"{unknown}, but the path is outside of the data.train that the store names: ask by the id of then"
     if report.from_export:
         return f"{unknown}; {NOT_EXPORTED}"
     return f"{unknown}; it was never here, or is written otherwise"
