@@ -27,6 +27,7 @@ from taftcache.cache.place.address import is_bucket, spelled
 from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import (
+    LOST_TEACHER,
     ArgumentError,
     BackboneError,
     FormatError,
@@ -174,7 +175,7 @@ def refusal(
 def _instead(kind: Kind, foreign: Mapping[str, Any], naming: Naming) -> str:
     """What to do rather than to trust a store: how a command is told all that is ``foreign``."""
     if kind == "teachers":
-        return "train with a recipe of your own, or "
+        return f"train with a recipe of your own ({LOST_TEACHER}), or "
     if naming == "set":
         ways = " ".join(f"--set {SECTION[kind]}.{key}=…" for key in foreign)
     elif naming == "none" or local_folder(str(foreign.get("model"))):

@@ -38,6 +38,9 @@ from typing import Any
 
 INTERRUPTED = "interrupted; what was committed is kept, and the same command resumes from there"
 INTERRUPTED_CODE = 130  # the one that shells use
+LOST_TEACHER = (
+    "if one is lost: without it, taftcache train STORE --set 'prior.teachers=[]'; forget --mode subtract needs none"
+)
 NETWORK = frozenset(  # errors of a network file system that does not answer now
     getattr(errno, name)
     for name in (

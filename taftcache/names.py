@@ -95,6 +95,9 @@ def imported_from(identity: Mapping[str, Any]) -> str | None:
     return file if isinstance(file, str) else None
 
 
+FROM_EXPORT = "from_export"  # in a store's plan: its rows came from the export of another store
+
+
 def tail_text(backbone: Mapping[str, Any], start: str, numbers: int) -> str:
     """What is trained of a backbone with this config, in words: what follows the module ``start`` or, if that is "", a
     head alone, which reads ``numbers`` numbers of a sample."""

@@ -36,7 +36,7 @@ from taftcache.foreign_hdf5 import (
     node_of,
     read_whole,
 )
-from taftcache.names import BASE, counted
+from taftcache.names import BASE, FROM_EXPORT, counted
 
 FORMAT = "taftcache-features"
 VERSIONS = (1, 2)
@@ -328,7 +328,8 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
             " imported as a whole",
             do="import it into a new folder, and forget them there",
         )
-    said = {"identity": file.identity, "classes": file.classes, "plan": file.plan, "recipe": file.recipe}
+    plan = {**file.plan, FROM_EXPORT: True}
+    said = {"identity": file.identity, "classes": file.classes, "plan": plan, "recipe": file.recipe}
     with gone_on_with(path, said) as store:
         total, done = sum(len(part.ids) for part in file.shards.values()), 0
         for name, part in file.shards.items():

@@ -94,11 +94,7 @@ class FeatureStore:
                 self._lock = WriterLock(self.staging)
             self._contents = Contents(self.root, read_manifest(self.root))
             if expect is not None and not self.root_digest.startswith(expect):
-                raise IntegrityError(
-                    f"{self.path} is not the store that was expected",
-                    got=f"root digest {self.root_digest}, expected {expect}",
-                    do="look whether an older copy was put in its place",
-                )
+                raise _unexpected(self._contents, expect)
             self.tombstone_file = TombstoneFile(path)
             if mode == "a":
                 self.tombstone_file.check_owner()
@@ -514,6 +510,26 @@ def _reopened(place: str, root: str) -> FeatureStore:
         store.root.close()  # the error keeps this frame
         raise error
     return store
+
+
+def _unexpected(contents: Contents, expect: str) -> IntegrityError:
+    """The error for a store with another root digest than ``expect``, which a receipt may name as the one before it."""
+    manifest = contents.manifest
+    error = IntegrityError(
+        f"{contents.root.path} is not the store that was expected",
+        got=f"root digest {manifest.digest}, expected {expect}",
+        do="if it was changed since that was noted (trained, appended to, forgotten in), note its present root; if not,"
+        " look whether an older copy was put in its place",
+    )
+    with suppress(StoreError):  # a damaged ledger, or no key, tells nothing
+        key = ledger.read_key(contents.root, manifest) if manifest.tombstone_key else b""
+        for entry in contents.ledger():
+            if ledger.names_state(entry.get("root_before"), expect, key):
+                error.got = (
+                    f"{error.got}, its root before the removal of ledger entry {entry['seq']}, {entry.get('time')}"
+                )
+                error.do = "the store has moved on since: note its present root"
+    return error
 
 
 def _not_opened(path: str | os.PathLike[str], error: OSError) -> StoreError:

@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.files import weights_file
 from taftcache.backbone.forward.extract import default_batch
 from taftcache.backbone.model import Backbone, load_backbone
 from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.pictures import called, listed
 from taftcache.backbone.sources.rgb import Picture
+from taftcache.backbone.spec import BackboneSpec
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, check_weights_there, followed
@@ -96,14 +98,16 @@ class Prediction:
         )
 
 
-def check_weights(store: FeatureStore, backbone: Backbone) -> None:
-    """IdentityError if a backbone has other weights than those that made the store's rows."""
+def check_weights(store: FeatureStore, backbone: Backbone, spec: BackboneSpec) -> None:
+    """IdentityError if a backbone, as ``spec`` names it, has other weights than those that made the store's rows."""
     made_with = str(store.identity.get("backbone", {}).get("weights_digest", "none named"))
     if backbone.weights_digest != made_with:
         raise IdentityError(
             "the backbone has other weights than those that made the store's features",
-            got=f"{backbone.name} with digest {backbone.weights_digest[:16]}, the store's is {made_with[:16]}",
-            do="put the original weights back",
+            got=f"{backbone.name} with digest {backbone.weights_digest[:16]}, the store's is {made_with[:16]}; opened"
+            f" was {weights_file(spec) or spec.weights}",
+            do="put the original weights back there, or name where they lie (--weights FILE; in Python "
+            "Consent(weights=…))",
         )
 
 
@@ -191,7 +195,7 @@ class TangentModel(nn.Module):
         recipe = followed(store, "weights", consent)
         check_weights_there(store, recipe, "options")
         backbone = load_backbone(recipe.backbone, recipe.preprocess, device)
-        check_weights(store, backbone)
+        check_weights(store, backbone, recipe.backbone)
         base = read_base(store, recipe.tangent, consent=consent)
         component = read_component(store, model_of(store.objects(), name), base)
         # Cut where the rows were taken, which may be before the layers that are trained.

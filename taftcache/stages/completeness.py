@@ -11,6 +11,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.names import (
     EXACT,
+    FROM_EXPORT,
     HEAD,
     INTERRUPTED_KEY,
     MEAN,
@@ -39,6 +40,11 @@ def is_complete(store: FeatureStore) -> bool:
 def making_of(store: FeatureStore) -> str:
     """The command that fills the store: "extract" or "import"."""
     return "import" if "imported" in store.identity else "extract"
+
+
+def is_from_export(store: FeatureStore) -> bool:
+    """Whether the store's rows came from the export of another store, which has no tombstones."""
+    return bool(store.manifest.plan.get(FROM_EXPORT))
 
 
 def making_others(store: FeatureStore) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 from taftcache.backbone.files import expand_path
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, StoreError
+from taftcache.errors import LOST_TEACHER, RecipeError, StoreError, StoreNotFound
 from taftcache.names import first_few
 from taftcache.teaching.features import TeacherFeatures
 from taftcache.teaching.joined import Teacher, check_features
@@ -67,7 +67,11 @@ def open_teachers(teachers: Sequence[str], ids: Sequence[str]) -> Iterator[dict[
     with ExitStack() as stack:
         stores = {}
         for name, path in zip(names, teachers, strict=True):
-            store = stack.enter_context(FeatureStore(expand_path(path)))
+            try:
+                store = stack.enter_context(FeatureStore(expand_path(path)))
+            except StoreNotFound as error:
+                do = f"put the store of the teacher {name}, or a link to it, back at that place; {LOST_TEACHER}"
+                raise StoreNotFound(error.fault, got=f"prior.teachers = {path!r}", do=do) from error
             check_features(name, store)
             held = store.every_id
             if missing := [i for i in ids if i not in held]:

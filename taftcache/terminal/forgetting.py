@@ -10,7 +10,15 @@ from taftcache.names import counted, first_few, readable_size, readable_time, to
 from taftcache.stages.forget.finding import UNFINISHED
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import accuracies
-from taftcache.view.wording import answer_text, caveats, gone_lines, proof_text, receipt_lines, renewed_text
+from taftcache.view.wording import (
+    NOT_EXPORTED,
+    answer_text,
+    caveats,
+    gone_lines,
+    proof_text,
+    receipt_lines,
+    renewed_text,
+)
 
 if TYPE_CHECKING:
     from taftcache.stages.forget.auditing import AuditReport
@@ -136,6 +144,8 @@ def show_receipts(report: ReceiptsReport) -> None:
         say(f"{'maybe ' if receipt in report.perhaps else ''}{first}", *(f"  {line}" for line in rest))
     for line in caveats(every, "--json"):
         say(line)
+    if report.from_export:
+        say(f"note: {NOT_EXPORTED}")
     about = " about what was asked" if report.samples else ""
     about += f", and {len(report.perhaps)} that may be" if report.perhaps else ""
     say(f"{counted(len(report.receipts), 'receipt')}{about}; taftcache audit checks what they promise")

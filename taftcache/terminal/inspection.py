@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import counted, first_few, imported_from, ordinal, promise_text, readable_size, scaling_of, typed
+from taftcache.names import (
+    FROM_EXPORT,
+    counted,
+    first_few,
+    imported_from,
+    ordinal,
+    promise_text,
+    readable_size,
+    scaling_of,
+    typed,
+)
 from taftcache.terminal.console import OUT, print_ids, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import plain_table
-from taftcache.view.wording import bounded
+from taftcache.view.wording import NOT_EXPORTED, bounded
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -59,6 +69,7 @@ def show_inspect(report: InspectReport) -> None:
             f" tangent by {report.tangent.get('path', 'nothing yet')}",
             f"plan      {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"
             f" {report.forgotten} forgotten",
+            *([f"export    {NOT_EXPORTED}"] if report.plan.get(FROM_EXPORT) else []),
             f"integrity {report.integrity.text}",
             f"root      {report.root_digest}",
         )

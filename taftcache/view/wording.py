@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from taftcache.names import counted, points_text
+from taftcache.names import counted, first_few, points_text
 
 if TYPE_CHECKING:
     from taftcache.stages.certificates import JudgedCertificate, RenewedCertificate
@@ -17,6 +17,7 @@ SIGNATURES = {
     "wrong": "ITS SIGNATURE IS WRONG",
     "unchecked": "signed; not checked: pip install 'taftcache[sign]'",
 }
+NOT_EXPORTED = "the rows came from an export: what was forgotten before it is not known here"
 NOT_COVERED = (
     "not covered: the images or vectors themselves, copies and backups, models given away earlier, settings chosen with"
     " the rows at hand"
@@ -80,9 +81,17 @@ def answer_text(answer: Answer, report: ReceiptsReport) -> str:
         return f"not held, and {named} names it, but its tombstone is gone: taftcache audit"
     if answer.alike is not None:
         return f"not known as it is written here, {answer.sample!a}; {answer.alike!a}, which looks the same, is"
+    if answer.same_end:
+        ends = [f"{i!r} ({state})" for i, state in answer.same_end.items()]
+        return f"not known as it is written here; did you mean {first_few(ends)}?"
     if report.unreadable:
         return f"not held; whether {_either(report.unreadable)} forgot it cannot be told, for the key is destroyed"
-    return "not known: no row and no tombstone has this id; it was never here, or is written otherwise"
+    unknown = "not known: no row and no tombstone has this id"
+    if answer.outside:
+        return f"{unknown}, but the path is outside of the data.train that the store names: ask by the id of then"
+    if report.from_export:
+        return f"{unknown}; {NOT_EXPORTED}"
+    return f"{unknown}; it was never here, or is written otherwise"
 
 
 def _either(seqs: list[int]) -> str:

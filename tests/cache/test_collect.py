@@ -8,6 +8,7 @@ import taftcache
 from taftcache.cache.collect import collect
 from taftcache.cache.format.manifest import PREVIOUS
 from taftcache.cache.store import FeatureStore
+from taftcache.errors import StoreWriteError
 
 from .making import create, fill, holds, names, tree
 
@@ -86,3 +87,14 @@ def test_an_extraction_goes_on_after_a_collection(path) -> None:
         collect(store)
         assert fill(store, "001", MORE) == 4
         assert holds(store, [*IDS, *MORE])
+
+
+def test_a_store_that_may_only_be_read_is_not_collected(tmp_path, monkeypatch) -> None:
+    def refuse(staging):
+        raise StoreWriteError("cannot write to it", do="chmod")
+
+    create(tmp_path / "store").close()
+    monkeypatch.setattr("taftcache.cache.store.WriterLock", refuse)
+    with pytest.raises(StoreWriteError, match="gc removes files, and so it writes to the store: chmod; --dry-run only"):
+        taftcache.gc(tmp_path / "store")
+    assert taftcache.gc(tmp_path / "store", dry_run=True).removed == {}

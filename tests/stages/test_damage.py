@@ -83,8 +83,10 @@ def test_other_weights_in_the_same_place(weights, tmp_path):
     with pytest.raises(IdentityError, match="weights") as caught:
         taftcache.run(recipe(path, **settings))
     assert "digest" in caught.value.got
-    with pytest.raises(IdentityError, match="digest"):
+    with pytest.raises(IdentityError, match="digest") as caught:
         TangentModel.load(path, "models/mean", "cpu")
+    assert f"opened was {weights / 'model.safetensors'}" in caught.value.got
+    assert "--weights FILE" in caught.value.do
     assert tree(path) == before
 
 

@@ -54,14 +54,64 @@ def fewer(images):
     next(images.glob("1/*.png")).unlink()
 
 
-@pytest.mark.parametrize(("changed", "says"), [(another, "gives another row"), (fewer, "is not there")])
-def test_other_images_are_refused(moved, changed, says):
+def half(images):
+    for file in sorted(images.glob("*/*.png"))[::2]:
+        file.unlink()
+    fewer(images)
+
+
+def both(images):
+    """Copied, and the copy is not whole."""
+    shutil.copytree(images, images.with_name("before"))
+    fewer(images)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says", "do"),
+    [
+        (another, "are not those that the store was made from", "put the old place back"),
+        (half, "22 of the 42 images that the store was made from are not at", "at least half of them"),
+        (both, "1 of the 42 images that the store was made from are not at", "put the missing images there"),
+    ],
+)
+def test_other_images_are_refused(moved, changed, says, do):
+    """And what is advised brings nothing back that was forgotten."""
     path, images = moved
     changed(images)
     before = tree(path)
-    with pytest.raises(IdentityError, match=says):
+    with pytest.raises(IdentityError, match=says) as refused:
         taftcache.extract(asked(path, images))
+    assert do in refused.value.do
+    assert f"--set store.path=NEW --forgotten-of {path}" in refused.value.do
     assert tree(path) == before
+
+
+def test_images_that_were_moved_are_followed_though_some_are_gone(moved, monkeypatch):
+    """If the old place is gone, or its reader may not open it; append says so, too, before and after."""
+    path, images = moved
+    both(images)
+    gone = sorted({i for s in FeatureStore(path).every_shard for i in s.sample_ids} - ids_in(images))
+    appended = taftcache.append(asked(path, images))
+    assert appended.not_in_source == gone
+    assert [note for note in appended.notes if f"1 row (first: {gone[0]})" in note]
+    assert FeatureStore(path).manifest.recipe["data"]["train"] == str(images.with_name("before"))
+    taftcache.distrust(path)
+    report = taftcache.extract(asked(path, images))
+    assert report.notes[0].endswith("are the store's, and 1 row of 42 have no image there")
+    assert f"1 row (first: {gone[0]})" in report.notes[1]
+    assert FeatureStore(path).manifest.recipe["data"]["train"] == str(images)
+
+
+def test_another_place_of_new_images_alone_is_not_asked_for_the_old_ones(moved, tmp_path):
+    path, _ = moved
+    more = write_images(tmp_path / "more", per_class=1)
+    for file in more.glob("*/*.png"):
+        file.rename(file.with_name("new.png"))
+    assert taftcache.append(asked(path, more), dry_run=True).not_in_source == []
+
+
+def ids_in(images):
+    return {file.relative_to(images).as_posix() for file in images.glob("*/*.png")}
 
 
 def test_labels_that_changed_are_refused(tmp_path):

@@ -15,15 +15,17 @@ import pytest
 
 import taftcache
 from taftcache.cache.format.ledger import tombstone
+from taftcache.cache.read.nearest import by_ending
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.errors import DataError, IntegrityError
+from taftcache.errors import DataError, IntegrityError, UnknownSample
 from taftcache.stages.forget import receipts
 from taftcache.stages.forget.receipts import Answer
 from taftcache.terminal.forgetting import show_receipts
+from taftcache.terminal.inspection import show_inspect
 from tests.cache.making import create
 from tests.keys import make_key
-from tests.stages.making import open_store, tree
+from tests.stages.making import open_store, recipe, tree, write_images
 
 
 @dataclass(frozen=True)
@@ -199,3 +201,78 @@ def test_a_damaged_ledger_is_an_error(asked, tmp_path):
     entry.write_bytes(entry.read_bytes().replace(b"retrain", b"subtrac"))
     with pytest.raises(IntegrityError, match="damaged: file ledger/000001"):
         answers(path)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> tuple[Path, Path]:
+    """A store of images, one of which it has forgotten, and the place where they lay."""
+    root = tmp_path_factory.mktemp("photos")
+    images = write_images(root / "pics", per_class=4)
+    for folder in images.iterdir():
+        for k, file in enumerate(sorted(folder.iterdir())):
+            file.rename(folder / f"{k:04d}.png")
+    taftcache.extract(recipe(root / "store", data={"source": "folder", "train": str(images)}))
+    taftcache.forget(root / "store", ["1/0002.png"])
+    return root / "store", images
+
+
+@pytest.mark.law("No path under which images lie now makes a store say that it never had them")
+@pytest.mark.parametrize("there", ["/new/place/pics/", "../pics/", "./", "//", "pics/"])
+def test_a_path_of_images_that_moved_names_the_ids_that_end_so(photos, there, capsys):
+    report = taftcache.receipts(photos[0], [there + "1/0002.png", there + "2/0003.png", there + "1/0009.png"])
+    gone, here, unknown = report.samples
+    assert (gone.state, gone.same_end) == ("unknown", {"1/0002.png": "forgotten"})
+    assert (here.state, here.same_end) == ("unknown", {"2/0003.png": "held"})
+    assert (unknown.state, unknown.same_end, unknown.outside) == ("unknown", {}, there[0] == "/")
+    show_receipts(report)
+    said = capsys.readouterr().out
+    assert "did you mean '1/0002.png' (forgotten)?" in said
+    assert "did you mean '2/0003.png' (held)?" in said
+    assert said.count("never here") == (there[0] != "/")
+    assert said.count("outside of the data.train that the store names") == (there[0] == "/")
+    with pytest.raises(UnknownSample, match="no row has") as refused:
+        taftcache.forget(photos[0], [there + "1/0002.png"], dry_run=True)
+    assert refused.value.do.endswith("did you mean '1/0002.png'?")
+
+
+def test_a_name_alone_names_every_id_that_ends_so(photos):
+    asked = answers(photos[0], "0002.png", str(photos[1] / "1" / "0009.png"))
+    assert asked[0].same_end == {"0/0002.png": "held", "1/0002.png": "forgotten", "2/0002.png": "held"}
+    assert (asked[1].sample, asked[1].outside) == ("1/0009.png", False), "a path below data.train is an id"
+
+
+def test_a_root_from_before_a_removal_is_not_called_an_older_copy(photos, tmp_path):
+    path = shutil.copytree(photos[0], tmp_path / "store")
+    noted = FeatureStore(path).root_digest
+    taftcache.forget(path, ["2/0000.png"])
+    for root, says, do in (
+        (noted, "its root before the removal of ledger entry 2, 20", "moved on since: note its present root"),
+        ("0" * 64, "expected 0", "look whether an older copy was put in its place"),
+        (noted[:16], "expected", "if it was changed since that was noted"),
+    ):
+        with pytest.raises(IntegrityError, match="is not the store that was expected") as refused:
+            taftcache.verify(path, expect=root)
+        assert says in refused.value.got
+        assert do in refused.value.do
+
+
+@pytest.mark.parametrize("of", ["../pics/{}", "/old/pics/{}", "train/{}"])
+def test_ids_may_lie_in_folders_of_their_own(of):
+    known = {of.format(f"{c}/{k}.png") for c in "abc" for k in range(3)}
+    gone, here = of.format("b/7.png"), of.format("b/1.png")
+    found = by_ending(["/new/pics/b/7.png", "/new/pics/b/1.png", "/x/q/1.png"], known, [gone].__contains__)
+    assert found == {"/new/pics/b/7.png": [gone], "/new/pics/b/1.png": [here]}
+
+
+def test_a_store_from_an_export_does_not_know_what_was_forgotten_before(photos, tmp_path, capsys):
+    taftcache.export(photos[0], tmp_path / "rows.h5")
+    made = taftcache.import_(tmp_path / "rows.h5", tmp_path / "made").store
+    copied = taftcache.copy(made, tmp_path / "copied").store
+    for store, says in ((photos[0], False), (made, True), (copied, True)):
+        report = taftcache.receipts(store, ["1/0002.png" if says else "9/0009.png"])
+        assert (report.samples[0].state, report.from_export) == ("unknown", says)
+        show_receipts(report)
+        show_inspect(taftcache.inspect(store))
+        said = capsys.readouterr().out.replace("\n", " ")
+        assert said.count("what was forgotten before it is not known here") == 3 * says
+        assert ("never here" in said) is not says

@@ -336,6 +336,44 @@ def test_of_what_a_teacher_lacks_only_what_it_forgot_is_called_so(teacher, tmp_p
         taught_rows([str(own)], [SimpleNamespace(sample_ids=[gone, "digits/9999"])])
 
 
+@pytest.mark.law("Without its teachers a store still forgets by subtraction, and an audit says what it cannot prove")
+def test_a_store_whose_teacher_may_not_be_opened_or_is_lost(teacher, finished, tmp_path):
+    path, away = shutil.copytree(finished, tmp_path / "mine"), teacher.with_name("away") / "teacher"
+    with FeatureStore(path) as store:
+        gone, before = store.shards[0].sample_ids[1], store.root_digest
+    away.parent.mkdir()
+    for says, do in (
+        ("the store names teachers", "trust"),
+        ("no store at", "put the store of the teacher teacher, or a"),
+    ):
+        planned = taftcache.forget(path, [gone], dry_run=True).notes[0]
+        assert planned.startswith(f"without --dry-run this request would be refused: {says}")
+        assert "prior.teachers=[]" in planned
+        assert not [n for n in taftcache.forget(path, [gone], dry_run=True, mode="subtract").notes if "refused" in n]
+        with pytest.raises(StoreError, match=says) as refused:
+            taftcache.forget(path, [gone])
+        assert do in refused.value.do
+        assert FeatureStore(path).root_digest == before
+        report = taftcache.audit(path)
+        assert {f.kind for f in report.findings} == {"teacher"}
+        assert {f.where for f in report.findings} >= {"components/000", "components/001"}
+        assert all(says in f.problem and do in f.do for f in report.findings)
+        assert "models/head" in report.certificates, "what needs no teacher is proven all the same"
+        if not away.exists():
+            taftcache.trust(path)
+            assert not [n for n in taftcache.forget(path, [gone], dry_run=True).notes if "refused" in n]
+            teacher.rename(away)
+    try:
+        taftcache.forget(path, [gone], mode="subtract")
+        report = taftcache.audit(path)
+        assert ({f.kind for f in report.findings}, report.receipts, report.tombstones) == ({"teacher"}, 1, 1)
+        teacher.symlink_to(away)
+        assert not taftcache.audit(path).findings, "a link at the old place does"
+    finally:
+        teacher.unlink(missing_ok=True)
+        away.rename(teacher)
+
+
 def test_a_teacher_that_forgot_is_noticed(teacher, tmp_path):
     path, own = tmp_path / "mine", shutil.copytree(teacher, tmp_path / "own")
     taftcache.run(taught(path, own))

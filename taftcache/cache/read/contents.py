@@ -12,7 +12,7 @@ from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, PREVIOUS, LedgerRef, Manifest, ShardRef
 from taftcache.cache.place.address import open_home
 from taftcache.cache.place.home import Home
-from taftcache.cache.read.nearest import in_another_form, nearest
+from taftcache.cache.read.nearest import by_ending, in_another_form, nearest
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import ArgumentError, IntegrityError, StoreNotFound, UnknownName, UnknownSample
 from taftcache.names import typed
@@ -101,7 +101,8 @@ class Contents:
                     do=f"{same!a}, which looks the same: take it from a file: "
                     f"taftcache inspect {typed(self.root.path)} --ids > FILE",
                 )
-            close = ", ".join(map(repr, nearest(sample_id, self._rows())))
+            same_end = by_ending([sample_id], self._rows(), self.is_forgotten).get(sample_id, [])
+            close = ", ".join(map(repr, same_end[:3] or nearest(sample_id, self._rows())))
             raise UnknownSample(
                 f"no row has the id {sample_id!r}",
                 ids=[sample_id],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import KINDS, SECTION, names, recorded_recipe, refusal, remember
 from taftcache.errors import IdentityError, UnreadableImage
-from taftcache.names import counted
+from taftcache.names import counted, typed
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.extract.classes import classes_of, other_classes
@@ -43,7 +43,8 @@ def is_moved(store: FeatureStore, recipe: Recipe) -> bool:
 def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
     """Check that the images are those of the store, and record where they lie now; returns a note on that.
 
-    Every row must have an image of its class there, and a few rows of each shard are made again.
+    Every row must have an image of its class there, and a few rows of each shard are made again. If the images cannot
+    be opened any more at the place that the store names, up to half of them may be gone.
 
     Raises:
         IdentityError: they are other images.
@@ -51,24 +52,30 @@ def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
     made = _remade(store, recipe, progress)
     made.check_identity()
     shards = store.every_shard
-    labels = made.labels([i for shard in shards for i in shard.sample_ids])
+    every = [i for shard in shards for i in shard.sample_ids]
+    labels = made.labels(every)
+    gone = [i for i in every if i not in labels]
+    if gone and (2 * len(gone) > len(every) or _may_be_where_recorded(store)):
+        raise _gone(store, recipe, gone, len(every))
     each, again = -(-AGAIN // len(shards)), 0
     for shard in shards:
-        for i, label in zip(shard.sample_ids, shard.labels, strict=True):
-            if i not in labels:
-                raise _others(recipe, f"{i!r} is not there, or of none of the store's classes")
+        there = [k for k, i in enumerate(shard.sample_ids) if i in labels]
+        for i, label in ((shard.sample_ids[k], shard.labels[k]) for k in there):
             if (found := labels[i]) != label:
                 was, now = store.classes[label], store.classes[found]
                 corrected = "if labels were corrected, taftcache append --relabel with this recipe first"
-                raise _others(recipe, f"{i!r} is of the class {now!r}, in the store of {was!r}", corrected)
-        rows = np.unique(np.linspace(0, shard.rows - 1, each).astype(int))
+                raise _others(store, recipe, f"{i!r} is of the class {now!r}, in the store of {was!r}", corrected)
+        rows = (
+            np.array(there)[np.unique(np.linspace(0, len(there) - 1, each).astype(int))] if there else np.array([], int)
+        )
         if other := _different(made, shard, rows):
-            raise _others(recipe, f"{other[0]!r} gives another row than the store's")
+            raise _others(store, recipe, f"{other[0]!r} gives another row than the store's")
         again += len(rows)
     recorded, data = store.manifest.recipe, recipe_values(recipe)["data"]
     with store.transaction() as change:
         change.update(recipe=recorded | {"data": recorded["data"] | {key: data[key] for key in LIES_AT}})
-    return f"the images lie at {recipe.data.train} now: {counted(again, 'row')} made again from there are the store's"
+    said = f"the images lie at {recipe.data.train} now: {counted(again, 'row')} made again from there are the store's"
+    return said + (f", and {counted(len(gone), 'row')} of {len(every)} have no image there" if gone else "")
 
 
 def follow_weights(store: FeatureStore, recipe: Recipe) -> list[str]:
@@ -84,12 +91,30 @@ def follow_weights(store: FeatureStore, recipe: Recipe) -> list[str]:
     return [f"the weights lie at {place} now: they are the store's"]
 
 
-def _others(recipe: Recipe, got: str, otherwise: str = "put the old place back") -> IdentityError:
+def _others(store: FeatureStore, recipe: Recipe, got: str, otherwise: str = "put the old place back") -> IdentityError:
     return IdentityError(
         f"the images at {recipe.data.train} are not those that the store was made from",
         got=got,
-        do=f"give this recipe its own folder with --set store.path=…, or {otherwise}",
+        do=f"{otherwise}; or make another store of these images, without those that were forgotten here: "
+        f"--set store.path=NEW --forgotten-of {typed(store.path)}",
     )
+
+
+def _gone(store: FeatureStore, recipe: Recipe, gone: Sequence[str], rows: int) -> IdentityError:
+    """The error for a place without the images of too many rows, or without some that may be where they were."""
+    lack = "put the missing images there, or name the old place; images that were removed on purpose are no error there"
+    if 2 * len(gone) > rows:
+        lack = "name a place that has at least half of them"
+    error = _others(store, recipe, f"first: {gone[0]!r} is not there, or of none of the store's classes", lack)
+    error.fault = f"{len(gone)} of the {rows} images that the store was made from are not at {recipe.data.train}"
+    return error
+
+
+def _may_be_where_recorded(store: FeatureStore) -> bool:
+    """Whether this user may open the images at the place that the store names, and something is there."""
+    recorded = recorded_recipe(store)
+    places = names(recorded, "images").values()
+    return refusal(store, "images", recorded) is None and all(expand_path(place).exists() for place in places)
 
 
 def moved_rows(

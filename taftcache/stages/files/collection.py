@@ -9,7 +9,7 @@ from pathlib import Path
 from taftcache.cache.collect import collect
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import ArgumentError
+from taftcache.errors import ArgumentError, StoreWriteError
 from taftcache.stages.report import Report
 
 
@@ -43,7 +43,12 @@ def gc(
     """
     if not (isinstance(hours, Real) and hours >= 0):
         raise ArgumentError("hours must be a number of at least 0", got=repr(hours), do="hours=24.0")
-    with FeatureStore(store, mode="r" if dry_run else "a") as store:
+    try:
+        opened = FeatureStore(store, mode="r" if dry_run else "a")
+    except StoreWriteError as error:
+        error.do = f"gc removes files, and so it writes to the store: {error.do}; --dry-run only lists them"
+        raise
+    with opened as store:
         found = collect(store, unfinished=unfinished, foreign=foreign, older=3600 * hours, dry=dry_run)
         return CollectReport(
             store=store.path, root_digest=store.root_digest, dry_run=dry_run, removed=found.removed, kept=found.kept

@@ -54,6 +54,7 @@ from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits
 from taftcache.stages.train.private.records import KEYS, put_keys
 from taftcache.stages.train.record import beside_notes, plan_without, promised, settings_of
 from taftcache.tangent.spec import TAIL
+from taftcache.teaching.rows import open_teachers
 
 OTHER_COLUMNS = (
     "with a class a column leaves every model, which cannot be compared with the one from before: its certified"
@@ -230,7 +231,22 @@ def _timed(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
     """What would happen, and about how long it would take."""
     report = estimate(store, plan)
     seconds, unknown = expected_seconds(store, report.passes, plan.request.leaving)
-    return replace(report, expected_seconds=seconds, notes=[*report.notes, *unknown])
+    return replace(report, expected_seconds=seconds, notes=[*_untaught(store, plan), *report.notes, *unknown])
+
+
+def _untaught(store: FeatureStore, plan: ForgetPlan) -> list[str]:
+    """A note where the request would be refused, since what it solves again needs teachers that cannot be read."""
+    teachers, gone = plan.recipe.prior.teachers, {*plan.request.samples}
+    if plan.recipe.tangent.train == "head" or not {*plan.renewed}.difference((HEAD, MEAN, WEIGHTED)):
+        return []
+    try:
+        if (refused := refusal(store, "teachers", plan.recipe)) is not None:
+            raise refused
+        with open_teachers(teachers, [i for i in store.sample_ids() if i not in gone]):
+            return []
+    except TaftcacheError as error:
+        got = f" ({error.got})" if error.got else ""
+        return [f"without --dry-run this request would be refused: {error.fault}{got}; {error.do}"]
 
 
 def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, progress: Progress) -> ForgetReport:

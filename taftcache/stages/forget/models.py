@@ -9,7 +9,7 @@ from typing import Any
 from taftcache.cache.format.manifest import CURVE
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import CompositionError, FormatError, RecipeError, StoreError, StoreUnreachable, UntrustedStore
+from taftcache.errors import CompositionError, FormatError, RecipeError, StoreError, StoreUnreachable
 from taftcache.model.component import Component, StoredComponents, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import meta_of, of_each_class
@@ -176,10 +176,11 @@ def _keys(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, st
         try:
             if (key := key_of(store, settings, name)) is not None:
                 keys[name] = key
-        except (StoreUnreachable, UntrustedStore):
+        except StoreUnreachable:
             raise
-        except StoreError as error:  # a teacher of its prior is gone, or lacks a row
-            to.found("teacher", name, error.fault)
+        except StoreError as error:  # a teacher of its prior is gone, may not be opened, or lacks a row
+            problem = f"it cannot be proven: {error.fault}" + (f" ({error.got})" if error.got else "")
+            to.found("teacher", name, problem, error.do)
     return keys
 
 

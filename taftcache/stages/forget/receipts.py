@@ -3,6 +3,7 @@ forgotten, when, and by which request."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,11 +18,12 @@ from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.opening import Place, at_its_place
-from taftcache.cache.read.nearest import in_another_form
+from taftcache.cache.read.nearest import by_ending, in_another_form
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, several_texts
 from taftcache.stages.certificates import RenewedCertificate
+from taftcache.stages.completeness import is_from_export
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.request import Mode, ids_of_files
@@ -149,6 +151,8 @@ class Answer:
     at this place. beside: whether only the file beside the store knows that it was forgotten. Its receipt is then not
     in this store. alike: an id that differs only in its Unicode form, or of which it is what a terminal shows, if
     there is one. Given for an unknown id if the store has the other one, for a forgotten one if a request named it.
+    same_end: for an unknown id: the ids that end as it does, as a path does whose images have moved, and the state of
+    each. outside: whether it is unknown and a path that does not lie in the folder of images that the store names.
     """
 
     sample: str
@@ -158,6 +162,8 @@ class Answer:
     perhaps: list[int] = field(default_factory=list)
     beside: bool = False
     alike: str | None = None
+    same_end: dict[str, State] = field(default_factory=dict)
+    outside: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +174,8 @@ class ReceiptsReport(Report):
     unreadable: numbers of entries from before their key was destroyed. These are receipts and adopted tombstones: for
     an id that is "unknown", nobody can tell whether one of them forgot it.
     samples: an answer for each id that was asked about, in the same order. perhaps: receipts that may be about one of
-    them, since they keep only a digest of their ids.
+    them, since they keep only a digest of their ids. from_export: whether the rows came from the export of
+    another store: what that had forgotten is not known here.
     """
 
     store: Path
@@ -177,6 +184,7 @@ class ReceiptsReport(Report):
     unreadable: list[int]
     samples: list[Answer]
     perhaps: list[Receipt]
+    from_export: bool = False
 
 
 class _Ids(msgspec.Struct, frozen=True):
@@ -266,6 +274,7 @@ def receipts(store: Place, samples: Sequence[str] = ()) -> ReceiptsReport:
         unreadable=[s.seq for s in said if s.event in (FORGOTTEN, ledger.ADOPT) and s.seq < destroyed],
         samples=answers,
         perhaps=[one for _, one in read if one is not None and one.seq in perhaps],
+        from_export=is_from_export(store),
     )
 
 
@@ -372,20 +381,35 @@ def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) 
     alike = {i: form for i, form in forms.items() if form != i}
     alike |= in_another_form(strange, [*skipped, *staged, *held])
 
-    def answer(sample: str) -> Answer:
-        named = by_hash.get(hashes.get(sample, ""), [])
+    def state(sample: str) -> tuple[State, str | None]:
         if store.holds(sample):
-            return Answer(sample=sample, state="held", shard=store.locate(sample)[0].name, receipts=named)
+            return "held", store.locate(sample)[0].name
         if sample in skipped:
-            return Answer(sample=sample, state="skipped", shard=skipped[sample], receipts=named)
+            return "skipped", skipped[sample]
         if sample in staged:
-            return Answer(sample=sample, state="staged", shard=staged[sample], receipts=named)
+            return "staged", staged[sample]
+        return "forgotten" if store.is_forgotten(sample) else "unknown", None
+
+    lost = [i for i in strange if i not in alike]
+    ends = by_ending(lost, [*skipped, *staged, *held], store.is_forgotten)
+
+    def answer(sample: str) -> Answer:
+        named, (what, shard) = by_hash.get(hashes.get(sample, ""), []), state(sample)
         if sample in gone:
             may = [] if named or exact else perhaps
             form = alike.get(sample)
-            return Answer(sample=sample, state="forgotten", receipts=named or exact, perhaps=may, alike=form)
-        if sample in beside:
-            return Answer(sample=sample, state="forgotten", beside=True)
-        return Answer(sample=sample, state="unknown", receipts=named, alike=alike.get(sample))
+            return Answer(sample=sample, state=what, receipts=named or exact, perhaps=may, alike=form)
+        if what == "forgotten":
+            return Answer(sample=sample, state=what, beside=True)
+        if what != "unknown":
+            return Answer(sample=sample, state=what, shard=shard, receipts=named)
+        return Answer(
+            sample=sample,
+            state=what,
+            receipts=named,
+            alike=alike.get(sample),
+            same_end={i: state(i)[0] for i in ends.get(sample, [])},
+            outside=os.path.isabs(sample) or os.path.lexists(sample),
+        )
 
     return [answer(sample) for sample in samples]

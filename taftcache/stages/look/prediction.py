@@ -319,7 +319,7 @@ def _rows_of(store: FeatureStore, images: list[Picture], consent: Consent | None
     recipe = same_rows(store, followed(store, "weights", consent))
     check_weights_there(store, recipe, "options")
     frozen = load_frozen(recipe, store.classes)
-    check_weights(store, frozen[0].backbone)
+    check_weights(store, frozen[0].backbone, recipe.backbone)
     sink, source = Collected(), ImageList(images, [0] * len(images), ["an image"])
     run_frozen(frozen, recipe, source, range(len(images)), sink)
     return np.concatenate(sink.blocks)

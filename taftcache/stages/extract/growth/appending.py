@@ -108,8 +108,8 @@ def append(
             return ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines, verb="append")
 
         notes += in_source_note(recipe, out.ids, numbered=numbered)
-        # Another place may have new images alone.
-        away = Away([], []) if moved_there else rows_away(store, classes.keys(), numbered=numbered)
+        alone = moved_there and store.every_id.isdisjoint(classes)  # another place may have new images alone
+        away = Away([], []) if alone else rows_away(store, classes.keys(), numbered=numbered)
         renamed = renamed_notes(store, away, classes, out.ids | out.closed.keys())
         for note in renamed:  # now, too: before it is refused, or rows are made
             progress.say(note)

@@ -26,9 +26,9 @@ class AppendReport(Report):
     that became rows. skipped: how many new samples did not decode. skipped_ids: their ids. closed: new samples of
     forgotten classes, left out, by class. new_classes: samples of classes that the store did not have, by class.
     dropped: models removed because they have no column for the new classes. dry_run: whether all of this is only
-    planned. Then it is as if every new sample could be read. not_in_source: ids of rows whose images the store's own
-    source does not have now, but for ids that are numbers of rows; empty for vectors, and if the recipe names another
-    source, which may have new images alone.
+    planned. Then it is as if every new sample could be read. not_in_source: ids of rows whose images the recipe's
+    source does not have now, but for ids that are numbers of rows; empty for vectors, and for another source than the
+    store names if that has new images alone.
     """
 
     store: Path
