@@ -10,8 +10,9 @@ from pathlib import Path
 
 from taftcache.backbone.forward.extract import RowCounts
 from taftcache.cache.store import FeatureStore
+from taftcache.model.members import subtracted
 from taftcache.names import PRIVATE, component_of, counted, first_few, is_model
-from taftcache.stages.completeness import subtracted, subtracted_notes
+from taftcache.stages.completeness import subtracted_notes
 from taftcache.stages.extract.forgotten import NOT_THERE, left_out_notes, taking
 from taftcache.stages.extract.growth.planning import AppendPlan, class_notes
 
