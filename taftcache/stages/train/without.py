@@ -108,7 +108,7 @@ class ModelParts:
         if old := [name for name in names if is_outdated(self.store, self.settings.keys, name)]:
             place = typed(self.store.path)
             raise RecipeError(
-                f"{OUTDATED}: {', '.join(old)}",
+                f"cannot leave rows out of what was {OUTDATED}: {', '.join(old)}",
                 got="rows or settings that changed since, or a solve that was interrupted",
                 do=f"taftcache train {place}, then taftcache compose {place}",
             )
