@@ -18,6 +18,7 @@ from taftcache.cli.options import AllowHub, Images, Json, Model, StorePath, Weig
 from taftcache.errors import RecipeError
 from taftcache.recipe import without_defaults
 from taftcache.recipe_files import toml_text
+from taftcache.stages.look.inside.stores import other_settings
 from taftcache.stages.writing import writable
 from taftcache.terminal.console import bars, complain
 from taftcache.terminal.inspection import show_address, show_recipe
@@ -118,7 +119,8 @@ def _show_part(
         if recipe:
             found = taftcache.inspect_recipe(store)
             text = toml_text(without_defaults(found))
-            print_report(found, as_json, lambda _: show_recipe(text, store.identity))
+            others = other_settings(store)
+            print_report(found, as_json, lambda _: show_recipe(text, store.identity, others))
         elif sample is not None:
             print_report(taftcache.inspect_sample(store, sample), as_json)
         elif ids or (shard is not None and label is not None):

@@ -52,7 +52,9 @@ class Origin:
     name: what the store called it. root_digest: that of the store. rows_of: for a student, teacher -> the digests of
     the shards that it was trained on. dataset: a public dataset's name, never a path.
     score: how well it does on rows that it was not trained on. private_parts: for a sum without a promise, how many of
-    its components were trained privately. temperature: of its probabilities, softmax(logits / temperature).
+    its components were trained privately. temperature: of its probabilities, softmax(logits / temperature). problems:
+    loss and λ in words -> of how many components, or of the model itself; none of a private one. notes: what was known
+    of the model when it left its store.
     """
 
     name: str
@@ -62,6 +64,8 @@ class Origin:
     score: Score | None = None
     private_parts: int = 0
     temperature: float | None = None
+    problems: Mapping[str, int] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, native: bool) -> str:
@@ -74,12 +78,17 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         native: whether the folder's config.json and model.safetensors are this model as an ordinary timm model.
     """
     config, said = model.base.config, meta_of(public_fields(model.component.meta))
-    what = "What was trained, Δw, is the one minimiser of a convex problem."
+    what = f"What was trained, Δw, is the one minimiser of a convex problem{_in_brackets(origin.problems)}."
     if said.privacy is not None:
         what = "What was trained, Δw, comes of noisy sums over the rows."
     elif origin.private_parts:
         what = "What was trained, Δw, is a mean, in part of what comes of noisy sums over rows."
-    elif said.certificate is None and not said.members:
+    elif said.members:
+        what = (
+            f"What was trained, Δw, is a weighted sum of {counted(len(said.members), 'component')}, each the minimiser"
+            f" of its own shard's convex problem{_in_brackets(origin.problems)}. It is no minimiser over all rows."
+        )
+    elif said.certificate is None:
         what = "What was trained, Δw, came from another store; how it was trained is not known here."
     reset = "re-initialised from a seed" if model.base.spec.reset_block else "at its pre-trained weights"
     tail = f"the tail begins at `{config.start}`, last block {reset}"
@@ -100,6 +109,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         *_scored(origin.score),
         *_calibrated(origin),
         *([f"- From a store with root digest `{origin.root_digest[:16]}`."] if origin.root_digest else []),
+        *_known(origin),
         "",
         *_use(native),
         "",
@@ -134,12 +144,25 @@ def program_card(origin: Origin, model: TangentModel, extras: Mapping[str, str])
         *_classes(model),
         *_preprocessed(image),
         *_calibrated(origin),
+        *_known(origin),
         *(line for name, text in extras.items() for line in ("", f"`{name}` {text}")),
         "",
         *_transform(image),
         *(["", "## Privacy", "", "Trained with differential privacy.", "", *_promise(said)] if said else []),
     ]
     return "\n".join([*lines, ""])
+
+
+def _in_brackets(problems: Mapping[str, int]) -> str:
+    """Loss and λ of the problems that were solved, with the number of components that have them if they differ."""
+    if len(problems) == 1:
+        return f" ({next(iter(problems))})"
+    return f" ({'; '.join(f'{said} in {n} of them' for said, n in problems.items())})" if problems else ""
+
+
+def _known(origin: Origin) -> list[str]:
+    """What was known of the model when it left its store."""
+    return [f"- When it left its store, it was {note}." for note in origin.notes]
 
 
 def _classes(model: TangentModel) -> list[str]:

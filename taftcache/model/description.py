@@ -22,7 +22,8 @@ SAVED = Saved("model", "name a folder that export-model wrote, or export it agai
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
     """``taftcache.json``. ``files``: digests of the other files, except the card. ``temperature``: that of the model's
-    probabilities; not there for private models, or without held-out rows. Readers that do not know it pass over it."""
+    probabilities; not there for private models, or without held-out rows. ``notes``: what was known of the model when
+    it left its store. Readers that do not know these two pass over them."""
 
     format: int
     model: str
@@ -39,6 +40,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     files: dict[str, str]
     features: Features | UnsetType = UNSET
+    notes: list[str] | UnsetType = UNSET
     temperature: Annotated[float, msgspec.Meta(ge=1 / LARGEST, le=LARGEST)] | UnsetType = UNSET
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -43,6 +43,7 @@ from taftcache.errors import CompositionError, FormatError, IntegrityError, Reci
 from taftcache.model.card import Origin, Score, card
 from taftcache.model.component import Component, public_fields
 from taftcache.model.description import DESCRIPTION, FORMAT, SAVED, Description, read_description
+from taftcache.model.outdated import OUTDATED
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
 from taftcache.model.saved import (
@@ -106,7 +107,10 @@ def origin_of(folder: str | os.PathLike[str]) -> Origin:
     if (folder / DESCRIPTION).is_file():
         described = read_description(folder)
         return Origin(
-            name=described.model, root_digest=described.root_digest, temperature=described.temperature or None
+            name=described.model,
+            root_digest=described.root_digest,
+            temperature=described.temperature or None,
+            notes=[note for note in described.notes or [] if note == OUTDATED],  # a file may say anything
         )
     config = _config(folder)
     return Origin(name=str(config.get("architecture")), rows_of=_rows_of(folder / WEIGHTS_NAME))
@@ -172,6 +176,8 @@ def save_model(
     dataset: str | None = None,
     score: Score | None = None,
     private_parts: int = 0,
+    problems: Mapping[str, int] | None = None,
+    notes: Sequence[str] = (),
     program: bool = False,
     onnx: bool = False,
 ) -> list[str]:
@@ -185,6 +191,8 @@ def save_model(
         dataset: for the model card: a public dataset's name, never a path.
         score: for the model card: how well the model does on rows that it was not trained on.
         private_parts: for a sum without a promise: how many of its components were trained privately.
+        problems: for the model card: loss and λ in words -> of how many components; left out for a private model.
+        notes: what is known of the model, such as that it is outdated; left out for a private model.
         program: also write the torch.export program.
         onnx: also write the model in ONNX, and run it on random images to compare.
 
@@ -204,6 +212,8 @@ def save_model(
         score=score,
         private_parts=private_parts,
         temperature=None if private else model.temperature,
+        problems={} if private else problems or {},
+        notes=() if private else notes,
     )
     extras = {} if exported is None else write_program(origin, model, exported, folder, program=program, onnx=onnx)
     network = None
@@ -244,6 +254,7 @@ def _described(model: TangentModel, folder: Path, origin: Origin, weights: str) 
         files={name: file_digest(folder / name) for name in files_in(folder) if name != WEIGHTS},
         features=features if (features := model.cut.backbone.features) != "last" else UNSET,
         temperature=origin.temperature or UNSET,
+        notes=list(origin.notes) or UNSET,
     )
 
 

@@ -225,6 +225,19 @@ def stated_rows(meta: Mapping[str, Any]) -> int | None:
     return rows if type(rows) is int and 0 < rows < 2**53 else None
 
 
+def loss_of(meta: Mapping[str, Any]) -> str | None:
+    """The loss that a component or model was solved under; None for a sum, or if it does not say."""
+    said = TrainedOn.of(meta).objective or key_parts(meta.get("key")).get("objective")
+    loss = said.get("loss") if isinstance(said, dict) else None
+    return loss if isinstance(loss, str) else None
+
+
+def ridge_of(meta: Mapping[str, Any]) -> float | None:
+    """λ of a component or model; None for a sum, or if it does not say."""
+    certificate = meta_of(meta).certificate
+    return None if certificate is None else certificate.ridge
+
+
 def checked(meta: Mapping[str, Any]) -> TrainedOn:
     """What the ``meta`` in a component's file says that it was trained on, once all that it says can be read.
 

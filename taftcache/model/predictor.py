@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from numbers import Real
 from typing import Any, Self
+from warnings import warn
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ from taftcache.errors import (
 )
 from taftcache.model.calibration import probabilities
 from taftcache.model.component import Component, read_base, read_component
+from taftcache.model.outdated import OUTDATED, Keys, outdated
 from taftcache.names import counted, model_of, scaling_of
 from taftcache.tangent.base import Base
 from taftcache.tangent.device import full_float32
@@ -111,6 +113,12 @@ def check_weights(store: FeatureStore, backbone: Backbone, spec: BackboneSpec) -
         )
 
 
+def warn_if_outdated(store: FeatureStore, name: str | None) -> None:
+    """Warn whoever called the caller if the model ``name`` of a store is outdated."""
+    if old := outdated(store, Keys.recorded(store), model_of(store.objects(), name)):
+        warn(f"{old[0]} was {OUTDATED}: train and compose again", stacklevel=3)
+
+
 class TangentModel(nn.Module):
     """f_w(x) + J(x) Δw: the frozen layers once, then value and tangent of the tail together.
 
@@ -176,7 +184,8 @@ class TangentModel(nn.Module):
     ) -> TangentModel:
         """The model ``name`` of a store ("models/mean", "components/000", …) on its backbone, by default ``model_of``.
 
-        ``consent`` names weights instead of the store's, or lets the model hub be asked for them.
+        ``consent`` names weights instead of the store's, or lets the model hub be asked for them. A warning says if the
+        model was not made from the rows and settings that the store has now.
 
         Raises:
             StoreError: no such model. UntrustedStore: only the store names the weights.
@@ -185,7 +194,16 @@ class TangentModel(nn.Module):
         """
         if not isinstance(store, FeatureStore):
             with FeatureStore(store) as opened:
-                return cls.load(opened, name, device, consent)
+                model = cls.read(opened, name, device, consent)
+                warn_if_outdated(opened, name)
+        else:
+            model = cls.read(store, name, device, consent)
+            warn_if_outdated(store, name)
+        return model
+
+    @classmethod
+    def read(cls, store: FeatureStore, name: str | None, device: str, consent: Consent | None) -> TangentModel:
+        """As ``load``, for reports that say themselves what is outdated."""
         if scaling_of(store.identity) is not None:
             raise BackboneError(
                 f"{store.path} was made of vectors, and has no backbone that takes images",

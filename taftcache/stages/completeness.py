@@ -4,15 +4,12 @@ shards may be left out or never have been trained. No torch here, for looking mu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 
-from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import StoreError
+from taftcache.model.members import imported, subtracted, untrained
 from taftcache.names import (
     EXACT,
     FROM_EXPORT,
-    HEAD,
     INTERRUPTED_KEY,
     MEAN,
     WEIGHTED,
@@ -68,16 +65,6 @@ def first_rows(store: FeatureStore) -> str:
     return next(iter(still_missing(store)), "taftcache append takes rows in")
 
 
-def imported(store: FeatureStore) -> list[str]:
-    """Names of the components that came from another store."""
-    return [name for name, ref in store.objects().items() if ref.meta.get("imported")]
-
-
-def subtracted(store: FeatureStore) -> list[str]:
-    """Names of shards that a request to forget left out of the composition: trained again only by name."""
-    return list(store.manifest.plan.get("subtracted", []))
-
-
 def subtracted_notes(store: FeatureStore, rows: Mapping[str, int] | None = None) -> list[str]:
     """A note on what was subtracted, and how to have it in a model again; else none.
 
@@ -93,28 +80,6 @@ def subtracted_notes(store: FeatureStore, rows: Mapping[str, int] | None = None)
         f"subtracted, and so left out of models/mean: {', '.join(rows)} (rows: {sum(rows.values())}); "
         f"to have them in it: taftcache train {place} {names}, then taftcache compose {place}"
     ]
-
-
-def untrained(store: FeatureStore) -> dict[str, int]:
-    """Shards that compositions do not wait for, with their rows: nothing was ever trained on any shard, and there are
-    imported components to compose.
-
-    Whatever tells that there was a component (another shard's, a head, a sum with it, a receipt, a private release)
-    makes it one that is missing: a composition without it would pass for one of everything. Damage that hides this
-    counts as telling it.
-    """
-    there, parts = store.objects(), {component_of(ref.name) for ref in store.manifest.shards}
-    if not imported(store) or HEAD in there or not parts.isdisjoint(there):
-        return {}
-    try:
-        entries = store.ledger()
-    except StoreError:
-        return {}
-    summed = chain.from_iterable(ref.meta.get("coefficients", ()) for ref in there.values())
-    destroyed = chain.from_iterable(entry.get("destroyed", ()) for entry in entries)
-    if any(ledger.RELEASED in entry for entry in entries) or not parts.isdisjoint(chain(summed, destroyed)):
-        return {}
-    return {ref.name: ref.rows for ref in store.manifest.shards if ref.role == "train"}
 
 
 def unsolved_notes(store: FeatureStore, *, private: bool) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +44,25 @@ if TYPE_CHECKING:
 FEW = 5  # skipped samples that are named
 
 
-def show_recipe(text: str, identity: Mapping[str, Any]) -> None:
-    """The ``text`` of a recipe's file, with what to know of it as the recipe of a store of this ``identity``."""
+def show_recipe(text: str, identity: Mapping[str, Any], others: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+    """The ``text`` of a recipe's file, with what to know of it as the recipe of a store of this ``identity``; beside a
+    setting, or after the text if that leaves it out, which models were made with ``others``."""
+    said = {
+        key: f"# {key} was another in {'; '.join(f'{first_few(names)}: {value}' for value, names in by_value.items())}"
+        for key, by_value in others.items()
+    }
     print_line("# As the store records it. Commands that take this file open the places it names: look at them first.")
     if (imported := imported_from(identity)) is not None:
         print_line(f"# The rows were imported from {imported}; data.source stands for no images.")
         print_line("# train takes this file, extract does not.")
+    section = ""
     for line in text.splitlines():
+        section = line.strip("[]") if line.startswith("[") else section
+        if (comment := said.pop(f"{section}.{line.partition(' = ')[0]}", None)) is not None:
+            print_line(comment)
         print_line(line)
+    for comment in said.values():
+        print_line(comment)
 
 
 def show_inspect(report: InspectReport) -> None:
@@ -101,7 +112,7 @@ def show_inspect(report: InspectReport) -> None:
         for m in report.models:
             if said := m.get("stated"):
                 OUT.print(f"{m['name']}: its file stated {promise_text(said)}; unchecked, and no promise here")
-        _chosen(report.models)
+        _solved(report.models)
     if report.budget is not None:
         _budget(report.budget)
     if not report.ledger:
@@ -142,25 +153,42 @@ def _data(report: InspectReport) -> list[str]:
     ]
 
 
-def _chosen(models: Iterable[Mapping[str, Any]]) -> None:
-    """Each λ that was chosen, how, and the models that have it."""
+def _solved(models: Sequence[Mapping[str, Any]]) -> None:
+    """Each λ and loss with the models that have them, and what each sum is a sum of."""
     names = dict[str, list[str]]()
     for m in models:
-        if choice := m.get("ridge_choice"):
-            names.setdefault(f"λ {choice['ridge']:.1e} by {choice['method']}", []).append(m["name"])
-    for choice, having in names.items():
-        OUT.print(f"{choice}: {first_few(having, 8)}")
-    if names:
+        if said := _problem(m):
+            names.setdefault(said, []).append(m["name"])
+    for said, having in names.items():
+        OUT.print(f"{said}: {first_few(having, 8)}")
+    for m in models:
+        if (parts := m.get("coefficients")) is not None:
+            OUT.print(f"{m['name']}: {_sum(parts)}")
+    if any("ridge_choice" in m for m in models):
         OUT.print("the mean loss at each that was tried: --shard NAME, or --json")
 
 
-def _tried(m: Mapping[str, Any]) -> None:
-    """How a component's λ was chosen: the mean loss at each that was tried."""
-    if choice := m.get("ridge_choice"):
-        taken = {True: " (taken)", False: ""}
-        curve = [f"{p['ridge']:.1e}: {p['loss']:.4g}{taken[p['ridge'] == choice['ridge']]}" for p in choice["curve"]]
-        tried = f"; mean loss at {', '.join(curve)}" if curve else ""
-        OUT.print(f"λ {choice['ridge']:.1e} by {choice['method']}{tried}")
+def _problem(m: Mapping[str, Any]) -> str:
+    """The loss and λ of a component or model, and how that was chosen; empty if it says none of them."""
+    choice = m.get("ridge_choice")
+    ridge = [f"λ {m['ridge']:.1e}" + (f" by {choice['method']}" if choice else "")] if "ridge" in m else []
+    return ", ".join([*([f"loss {m['loss']}"] if "loss" in m else []), *ridge])
+
+
+def _tried(choice: Mapping[str, Any]) -> str:
+    """The mean loss at each λ that was tried."""
+    taken = {True: " (taken)", False: ""}
+    curve = [f"{p['ridge']:.1e}: {p['loss']:.4g}{taken[p['ridge'] == choice['ridge']]}" for p in choice["curve"]]
+    return f"; mean loss at {', '.join(curve)}" if curve else ""
+
+
+def _sum(parts: Mapping[str, float] | int) -> str:
+    """What a sum is a sum of: coefficients by component, or their number where each class has its own."""
+    if isinstance(parts, int):
+        return f"a sum of {counted(parts, 'component')}, each class weighed by its rows"
+    if len({*parts.values()}) == 1:
+        return f"the mean of {counted(len(parts), 'component')}"
+    return "a sum of " + first_few([f"{mu:.3g} × {name}" for name, mu in parts.items()], 8)
 
 
 def show_shard(report: ShardReport) -> None:
@@ -180,7 +208,8 @@ def show_shard(report: ShardReport) -> None:
         OUT.print(f"{m['name']}: ‖Δw‖ {m.get('norm', nan):.3g}{known}")
         if "status" in m:
             OUT.print(m["status"])
-        _tried(m)
+        if said := _problem(m):
+            OUT.print(said + (_tried(m["ridge_choice"]) if "ridge_choice" in m else ""))
         _privacy([m])
     print_notes(report.notes)
     _first(report.first_samples, s.rows, f"--shard {s.name}")

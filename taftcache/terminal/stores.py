@@ -93,6 +93,7 @@ def show_export(report: ExportReport) -> None:
         f"{report.file}: {counted(report.rows, 'row')} of root {report.root_digest[:16]} as {report.format},"
         f" {readable_size(report.bytes)} ({report.seconds:.1f} s)"
     )
+    print_notes(report.notes)
 
 
 def show_import(report: ImportReport) -> None:

@@ -15,6 +15,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.errors import FormatError, StoreError
 from taftcache.names import PRIVATE, component_of, is_component, is_model, promise_text, shard_of
 from taftcache.stages.forget.receipts import receipts
+from taftcache.stages.look.inside.shards import outdated_recorded
 from taftcache.stages.look.inside.stores import inspect_intact
 from taftcache.stages.look.seen import UNCOVERED, private_keys, saw
 from taftcache.stages.look.vectors import describe_vectors, has_tail, starts_blank
@@ -41,13 +42,14 @@ def packed(array: NDArray[Any]) -> dict[str, str]:
 
 def overview(atlas: Atlas) -> dict[str, Any]:
     """What ``taftcache inspect`` reports, the default model, which shards' rows each model saw, what the map is
-    made of, the ledger (None if it is damaged), and all that is known of damage."""
+    made of, the ledger (None if it is damaged), a note on outdated models, and all that is known of damage."""
     report, damage = inspect_intact(atlas.store)
     axes, keys = atlas.axes, private_keys(atlas.store)
     models = [{**m, "promise": promise_text(m[PRIVATE])} if m.get(PRIVATE) else m for m in report.models]
     said = {key: value for key, value in asdict(report).items() if key != "recipe"}  # a page goes to others
     return {
         "report": {**said, "store": str(report.store), "models": models},
+        "outdated": outdated_recorded(atlas.store),
         "damage": list(dict.fromkeys([*map(problem_of, damage), *atlas.damage])),
         "leaked": len(atlas.leaked),
         "what": atlas.what,
@@ -211,8 +213,8 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         own = component_of(shard.name)
         if shard.role == "train" and scorer.is_private(own):
             out["private"] = f"{own} is private: {UNCOVERED}."
-        elif shard.role == "train" and own in scorer.models and saw(atlas.store, own).get(shard.name) != "yes":
-            out["unsolved"] = f"{own} was not solved from the rows that its shard has now: taftcache train."
+        elif shard.role == "train" and own in scorer.outdated:
+            out["unsolved"] = f"{own} was not made from the rows and settings that the store has now: taftcache train."
         elif shard.role == "train" and own in scorer.models:
             out["forget"] = forgetting(atlas, tokens, shard, row)
     return out

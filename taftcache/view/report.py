@@ -84,7 +84,7 @@ def write_report(
         store.check_may_leave()
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
     notes += [f"damaged: {problem}" for problem in data["overview"]["damage"]]
-    notes += pictures.notes
+    notes += data["overview"]["outdated"] + pictures.notes
     if any("privacy" in model for model in data["overview"]["report"]["models"]):
         notes.append("the store has private models; their promise does not cover this file, which shows the rows")
     return PageReport(
@@ -113,7 +113,8 @@ def everything(
     with progress.task("page", len(WORK)) as task:
         atlas.work(skip=skip, task=task)
     data = report_data(atlas, list(dict.fromkeys([*named, *telling(atlas)])), pictures)
-    data["overview"]["report"] |= {"store": os.path.basename(os.path.abspath(store.path)), "notes": []}
+    outdated = data["overview"]["outdated"]
+    data["overview"]["report"] |= {"store": os.path.basename(os.path.abspath(store.path)), "notes": outdated}
     for sample in data["samples"].values():
         sample["why_no_picture"] = None  # it may name one
     return atlas, pictures, data

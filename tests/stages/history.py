@@ -22,8 +22,8 @@ import torch
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.model.members import subtracted
 from taftcache.names import EXACT
-from taftcache.stages.completeness import subtracted
 from tests.cache.crash import check_end, hook, in_fork
 from tests.cache.making import tree
 from tests.stages.making import commits, recipe

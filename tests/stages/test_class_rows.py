@@ -21,12 +21,13 @@ from taftcache.errors import CompositionError, IntegrityError, RecipeError, Stor
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import TRAINED_ON, meta_of
+from taftcache.model.outdated import composition_key
 from taftcache.names import MEAN, WEIGHTED
 from taftcache.recipe import parse_recipe
 from taftcache.stages.forget import models
 from taftcache.stages.look.evaluation import certified_distance
 from taftcache.stages.train.checks import check_fit
-from taftcache.stages.train.compositions import composed, composition_key, proof_rows, shares_of
+from taftcache.stages.train.compositions import composed, proof_rows, shares_of
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.trained_on import class_rows, said_rows
 from taftcache.tangent.parameters import Layout

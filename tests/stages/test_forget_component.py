@@ -10,9 +10,9 @@ import pytest
 import taftcache
 from taftcache.cli import main
 from taftcache.errors import CompositionError, RecipeError, StaleStore, StoreError
+from taftcache.model.members import untrained
 from taftcache.names import EXACT, MEAN, WEIGHTED
 from taftcache.recipe import parse_recipe
-from taftcache.stages.completeness import untrained
 from tests.stages.making import commits, open_store
 
 ELSEWHERE = "components/elsewhere"

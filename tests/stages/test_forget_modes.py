@@ -17,11 +17,11 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError, StoreError, UnknownSample
 from taftcache.model.component import read_base, read_component
 from taftcache.model.composition import compose
+from taftcache.model.members import subtracted
 from taftcache.model.meta import meta_of
 from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
 from taftcache.solve.head.size import HeadSize
-from taftcache.stages.completeness import subtracted
 from taftcache.stages.forget import request
 from taftcache.stages.forget.request import read_ids
 from taftcache.stages.train import duration

@@ -157,7 +157,7 @@ def test_what_a_row_changed_is_not_told_of_models_from_before(early, tmp_path, c
         assert taftcache.evaluate(store).notes == []
     taftcache.append_vectors(store=path, **some(LATER))
     with open_store(path) as store:
-        with pytest.raises(RecipeError, match="not solved from the rows that the store has now"):
+        with pytest.raises(RecipeError, match="not made from the rows and settings that the store has now"):
             taftcache.sample_influence(store, sample)
         old = taftcache.evaluate(store)
         show_evaluate(old)

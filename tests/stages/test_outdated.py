@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import tomllib
 
 import numpy as np
 import pytest
@@ -14,6 +16,9 @@ from taftcache.cli import app
 from taftcache.errors import ArgumentError, CompositionError, IdentityError, RecipeError, StoreError
 from taftcache.names import PRIVATE
 from taftcache.recipe import parse_recipe
+from taftcache.stages.look.leaving import leave_out, moved_by_each
+from taftcache.stages.look.scoring import Scorer
+from taftcache.stages.progress import Silent
 from taftcache.terminal.pipeline import show_predict
 from tests.stages.forging import forge_meta
 from tests.stages.making import open_store, recipe, settings, write_images
@@ -241,3 +246,126 @@ def test_overrides_of_a_function_are_those_of_its_command(finished, tmp_path):
     assert FeatureStore(called).root_digest == root
     with pytest.raises(RecipeError, match=r"(?s)is a store, not a recipe.*train\('.*called', overrides="):
         taftcache.load_recipe(called)
+
+
+FOLDERS = ("exact", "mean", "mixed", "outdated")
+OTHERWISE = "not made from the rows and settings that the store has now: "
+
+
+@pytest.mark.law("What a training leaves behind of other settings is named where it is used")
+def test_influence_of_a_model_of_other_settings_is_refused(exact):
+    """It solved again under the new loss, and took the whole difference for the doing of one sample."""
+    with open_store(exact) as store:
+        sample = store.shards[0].sample_ids[0]
+        assert taftcache.sample_influence(store, sample).ridge[0] == taftcache.sample_influence(store, sample).ridge[1]
+        taftcache.train(store, overrides={"objective.loss": "cross_entropy"})
+        for model in ("models/exact", "models/mean"):
+            with pytest.raises(RecipeError, match=f"{OTHERWISE}{model}\n") as refused:
+                taftcache.sample_influence(store, sample, model=model)
+            assert refused.value.do == f"taftcache train {store.path}, then taftcache compose {store.path}"
+            with pytest.raises(RecipeError, match=OTHERWISE):
+                taftcache.query_influence(store, sample, model=model)
+        taftcache.sample_influence(store, sample, model="components/000")
+        taftcache.compose(store)
+        taftcache.sample_influence(store, sample)
+        taftcache.train(store, overrides={"objective.loss": "rsl"}, shards=["001"])
+        report = taftcache.inspect_sample(store, sample)
+        assert report.moved_bound is None, "its component is no solution of the problem that the store poses now"
+        assert OTHERWISE in report.notes[0]
+        scorer = Scorer(store)
+        with pytest.raises(RecipeError, match=f"{OTHERWISE}components/000\n"):
+            leave_out(store, scorer, store.shards[0], 0, None, Silent())
+        assert [moved is None for _, moved in moved_by_each(store, scorer, store.shards)] == [True, False]
+
+
+@pytest.mark.law("What a training leaves behind of other settings is named where it is used")
+def test_what_looks_at_an_outdated_model_says_so(exact, tmp_path):
+    """Only evaluate, predict and export_model did."""
+    with open_store(exact) as store:
+        sample = store.shards[0].sample_ids[0]
+
+        def told() -> dict[str, list[str]]:
+            taftcache.export(store, tmp_path / "rows.npz")
+            (tmp_path / "rows.npz").unlink()
+            return {
+                "inspect": taftcache.inspect(store).notes,
+                "sample": taftcache.inspect_sample(store, sample).notes,
+                "report": taftcache.write_report(store, tmp_path / "report.html", neighbours=False).notes,
+                "export": taftcache.export(store, tmp_path / "rows.npz").notes,
+            }
+
+        assert [*told().values()] == [[], [], [], []]
+        (tmp_path / "rows.npz").unlink()
+        taftcache.TangentModel.load(store)
+        taftcache.logits(store, store.held_out)
+        taftcache.train(store, overrides={"objective.ridge": 0.1})
+        both, one = f"{OTHERWISE}models/exact, models/mean; next: taftcache compose", f"{OTHERWISE}models/exact; next"
+        assert {name: [note[: len(both)] for note in notes] for name, notes in told().items()} == {
+            "inspect": [both], "sample": [both], "report": [both], "export": [f"{one}: taftcache compose"]
+        }  # fmt: skip
+        assert f'"outdated":["{both}"]' in (tmp_path / "report.html").read_text().replace(": [", ":[")
+        warned = "models/exact was not made from the rows and settings that the store has now: train and compose again"
+        with pytest.warns(UserWarning, match=warned) as warnings:
+            taftcache.TangentModel.load(store)
+        assert [warning.filename for warning in warnings] == [__file__]
+        with pytest.warns(UserWarning, match=warned) as warnings:
+            taftcache.logits(store, store.held_out)
+        assert [warning.filename for warning in warnings] == [__file__]
+        taftcache.TangentModel.load(store, "components/000")
+
+
+def test_what_was_made_with_other_settings_is_shown_with_them(exact, capsys):
+    """Components at several λ looked alike, and the recipe named one of them for all."""
+    with open_store(exact) as store:
+        taftcache.train(store, overrides={"objective.ridge": 0.5, "objective.loss": "cross_entropy"}, shards=["000"])
+        report = taftcache.inspect(store)
+        assert f"{OTHERWISE}components/001, models/exact, models/mean; next: taftcache train" in report.notes
+        assert {m["name"]: (m.get("loss"), m.get("ridge")) for m in report.models} == {
+            "components/000": ("cross_entropy", 0.5),
+            "components/001": ("rsl", 0.001),
+            "models/exact": ("rsl", 0.001),
+            "models/head": ("cross_entropy", 0.5),
+            "models/mean": (None, None),
+        }
+        taftcache.show(report)
+        printed = " ".join(capsys.readouterr().out.split())
+        assert "loss cross_entropy, λ 5.0e-01: components/000, models/head" in printed
+        assert "loss rsl, λ 1.0e-03: components/001, models/exact" in printed
+        assert "models/mean: the mean of 2 components" in printed
+        shard = taftcache.inspect_shard(store, "001")
+        assert shard.notes == [f"{OTHERWISE}components/001; next: taftcache train"]
+        taftcache.show(shard)
+        assert "loss rsl, λ 1.0e-03" in capsys.readouterr().out
+    assert CliRunner().invoke(app, ["inspect", str(exact), "--recipe"]).exit_code == 0
+    lines = CliRunner().invoke(app, ["inspect", str(exact), "--recipe"]).output.splitlines()
+    assert lines[lines.index("ridge = 0.5") - 1] == (
+        "# objective.ridge was another in components/001, models/exact: 0.001"
+    )
+    assert any(line.startswith("# objective.loss was another in components/001, models/exact") for line in lines)
+    parse_recipe(tomllib.loads("\n".join(lines)))
+
+
+def test_the_card_of_a_sum_says_what_it_is(exact, tmp_path):
+    """It called a mean of components the one minimiser of a convex problem."""
+    with open_store(exact) as store:
+        taftcache.export_model(store, tmp_path / "exact", "models/exact")
+        taftcache.export_model(store, tmp_path / "mean", "models/mean")
+        taftcache.train(store, overrides={"objective.ridge": 0.5}, shards=["000"])
+        taftcache.compose(store)
+        taftcache.export_model(store, tmp_path / "mixed", "models/mean")
+        taftcache.train(store, overrides={"objective.ridge": 0.25})
+        taftcache.export_model(store, tmp_path / "outdated", "models/mean")
+    cards = {name: " ".join((tmp_path / name / "README.md").read_text().split()) for name in FOLDERS}
+    said = {name: json.loads((tmp_path / name / "taftcache.json").read_text()) for name in FOLDERS}
+    assert "Δw, is the one minimiser of a convex problem (loss rsl, λ = 0.001)." in cards["exact"]
+    one = "Δw, is a weighted sum of 2 components, each the minimiser of its own shard's convex problem (loss rsl, λ = "
+    assert f"{one}0.001). It is no minimiser over all rows." in cards["mean"]
+    assert f"{one}0.5 in 1 of them; loss rsl, λ = 0.001 in 1 of them)." in cards["mixed"]
+    assert "minimiser of a convex problem" not in cards["mean"] + cards["mixed"]
+    # composed before the other shard was trained, under which settings the mixed one is outdated too
+    old = "it was not made from the rows and settings that the store has now."
+    assert [name for name, card in cards.items() if old in card] == ["mixed", "outdated"]
+    assert {name: one.get("notes") for name, one in said.items()} == {
+        "exact": None, "mean": None, "mixed": [OTHERWISE[:-2]], "outdated": [OTHERWISE[:-2]]
+    }  # fmt: skip
+    assert taftcache.open_model(tmp_path / "outdated").classes

@@ -15,13 +15,13 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import FormatError, RecipeError, SolveError, StoreError
+from taftcache.model.members import subtracted
 from taftcache.names import ONE_SETTING, PRIVATE, epsilon_text
 from taftcache.privacy import trainer
 from taftcache.privacy.accountant import epsilon
 from taftcache.privacy.budget import EVENT, PLAN, Promise, fixed_promise, held_to, spent, weak_promise
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.recipe import parse_recipe
-from taftcache.stages.completeness import subtracted
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.private.records import Budget, deciding
 from taftcache.terminal.inspection import show_inspect

@@ -8,9 +8,9 @@ from math import exp
 import pytest
 
 import taftcache
+from taftcache.model.members import subtracted
 from taftcache.names import PRIVATE
 from taftcache.privacy.budget import EVENT
-from taftcache.stages.completeness import subtracted
 from taftcache.stages.train.private.records import KEYS
 from taftcache.terminal.forgetting import forgotten_lines
 from tests.stages.making import open_store, settings

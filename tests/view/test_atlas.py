@@ -465,6 +465,6 @@ def test_of_a_shard_that_grew_since_no_influence_is_said(seen, tmp_path):
         assert np.isfinite(made.moved[rows]).tolist() == [True, False]
         said = [payload.sample(made, made.table.ids[k], Pictures(store)) for k in rows]
     assert [one["unsolved"] for one in said] == [
-        "", "components/001 was not solved from the rows that its shard has now: taftcache train."
+        "", "components/001 was not made from the rows and settings that the store has now: taftcache train."
     ]  # fmt: skip
     assert [one["forget"] is None for one in said] == [False, True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -13,10 +13,12 @@ from taftcache.cache.hdf5 import export as write_hdf5
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import ArgumentError, local_path
-from taftcache.names import BASE
+from taftcache.model.outdated import Keys
+from taftcache.names import BASE, default_model
 from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet, write_projector
 from taftcache.stages.progress import Progress, noting, or_silent
 from taftcache.stages.report import Report
+from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.writing import reserve, whole
 
 ExportFormat = Literal["hdf5", "parquet", "npz", "embedding-projector"]
@@ -27,7 +29,8 @@ _OVERHEAD = 1 << 16  # the least number of bytes that an HDF5 file's own tables 
 class ExportReport(Report):
     """The file that was made from a store's rows.
 
-    format: the file's, as --format names it. rows: how many it has.
+    format: the file's, as --format names it. rows: how many it has. notes: if the model whose predictions it has is
+    outdated.
     """
 
     store: Path
@@ -37,6 +40,7 @@ class ExportReport(Report):
     rows: int
     bytes: int
     seconds: float
+    notes: list[str] = field(default_factory=list)
 
 
 def _hdf5(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
@@ -110,4 +114,12 @@ def export(
             rows=sum(ref.rows for ref in store.manifest.shards),
             bytes=size,
             seconds=time.perf_counter() - begin,
+            notes=_notes(store, format),
         )
+
+
+def _notes(store: FeatureStore, format: ExportFormat) -> list[str]:
+    """A note if the model whose predictions are exported is outdated."""
+    if format == "hdf5" or (model := default_model(store.objects())) is None:
+        return []
+    return outdated_notes(store, Keys.recorded(store), model)

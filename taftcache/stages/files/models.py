@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from taftcache.model.card import program_card
 from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, may_replace, open_model, origin_of, save_model
 from taftcache.model.hub import push_model
+from taftcache.model.meta import loss_of, ridge_of
+from taftcache.model.outdated import OUTDATED
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import about, check_onnx, write_program
 from taftcache.model.saved import ABOUT, CARD, files_in
@@ -24,7 +27,8 @@ from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.report import Report
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private.claims import check_claim, check_exported
-from taftcache.stages.train.record import promised, settings_of
+from taftcache.stages.train.promises import promised
+from taftcache.stages.train.record import settings_of
 from taftcache.stages.writing import whole, writable
 
 
@@ -176,13 +180,14 @@ def _export_model(
         )
     again = force and may_replace(folder)
     writable(folder, folder=True, again=again)
-    loaded = TangentModel.load(store, model, "cpu", consent)
+    loaded = TangentModel.read(store, model, "cpu", consent)
     check_claim(store, model, loaded.component.meta)
     private = {name for name, ref in store.objects().items() if PRIVATE in ref.meta}
     parts = 0 if model in private else len(private & {*(loaded.component.record.coefficients or {})})
     score = None if parts or model in private else held_out_score(store, model, consent)
     if score is not None and score.calibration is not None:
         loaded.temperature = score.calibration.temperature
+    notes = outdated_notes(store, settings_of(store).keys, model)
     with whole(folder, folder=True, again=again) as partial:
         root = "" if private or promised(store) else store.root_digest
         files = save_model(
@@ -193,19 +198,28 @@ def _export_model(
             dataset=_public_dataset(store),
             score=score,
             private_parts=parts,
+            problems=_problems(store, model),
+            notes=[OUTDATED] if notes else [],
             program=program,
             onnx=onnx,
         )
         store.check_may_leave()
         if again:
             may_replace(folder)  # still
-    notes = outdated_notes(store, settings_of(store), model)
     return replace(_report(store.path, store.root_digest, model, folder, files), notes=notes)
 
 
 def _report(store: Path, root_digest: str, model: str, folder: Path, files: list[str]) -> ExportModelReport:
     size = sum((folder / file).stat().st_size for file in files)
     return ExportModelReport(store=store, root_digest=root_digest, model=model, folder=folder, files=files, bytes=size)
+
+
+def _problems(store: FeatureStore, model: str) -> dict[str, int]:
+    """Loss and λ, in words, of the problems that a model was solved for -> of how many components."""
+    objects = store.objects()
+    metas = [objects[part].meta for part in objects[model].meta.get("members", [model]) if part in objects]
+    known = [(loss_of(meta), ridge_of(meta)) for meta in metas if PRIVATE not in meta]
+    return dict(Counter(f"loss {loss}, λ = {ridge:.3g}" for loss, ridge in known if loss and ridge is not None))
 
 
 def _public_dataset(store: FeatureStore) -> str | None:

@@ -24,7 +24,7 @@ from taftcache.stages.forget.traces import check_damage, check_leftovers, check_
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.signature import checked_public_key, signed, signer_of
-from taftcache.stages.train.record import promised
+from taftcache.stages.train.promises import promised
 from taftcache.stages.train.solving import is_decisive
 
 

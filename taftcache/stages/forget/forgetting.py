@@ -20,6 +20,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import names, recorded_recipe, refusal
 from taftcache.errors import ArgumentError, RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.component import put_component, read_component
+from taftcache.model.members import imported
 from taftcache.model.meta import meta_of
 from taftcache.names import (
     CLASS,
@@ -37,7 +38,7 @@ from taftcache.names import (
 )
 from taftcache.privacy.statement import forgetting_note
 from taftcache.stages.certificates import RenewedCertificate
-from taftcache.stages.completeness import imported, subtracted_notes
+from taftcache.stages.completeness import subtracted_notes
 from taftcache.stages.estimators import fitted_note
 from taftcache.stages.forget.chain import DESTROYED
 from taftcache.stages.forget.planning import ForgetPlan, changes_training, plan_forgetting
@@ -52,7 +53,8 @@ from taftcache.stages.train.checks import STAYS
 from taftcache.stages.train.duration import expected_seconds
 from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits_or_note
 from taftcache.stages.train.private.records import KEYS, put_keys
-from taftcache.stages.train.record import beside_notes, plan_without, promised, settings_of
+from taftcache.stages.train.promises import promised
+from taftcache.stages.train.record import beside_notes, plan_without, settings_of
 from taftcache.tangent.spec import TAIL
 from taftcache.teaching.rows import open_teachers
 

@@ -12,7 +12,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, FormatError, RecipeError, StoreError, StoreUnreachable
 from taftcache.model.component import Component, StoredComponents, read_component
 from taftcache.model.composition import compose
+from taftcache.model.members import imported, subtracted
 from taftcache.model.meta import meta_of, of_each_class
+from taftcache.model.outdated import differs_by_rows, outdated, stale_parts
 from taftcache.names import (
     BASE,
     COMPONENTS,
@@ -26,14 +28,13 @@ from taftcache.names import (
 )
 from taftcache.privacy.budget import EVENT, weak_promise
 from taftcache.privacy.statement import Statement
-from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.forget.certificates import CheckedCertificate, check_certificate
 from taftcache.stages.forget.finding import FindingKind, Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows
 from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.checks import STAYS
 from taftcache.stages.train.compositions import weights_of
-from taftcache.stages.train.outdated import differs_by_rows, key_of, outdated, stale_parts, train_options
+from taftcache.stages.train.outdated import train_options
 from taftcache.stages.train.private.claims import NOT_ALL, claim_problems
 from taftcache.stages.train.private.records import KEYS
 from taftcache.stages.train.record import settings_of
@@ -56,7 +57,8 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     shards = {shard.name: shard for shard in store.shards}
     metas = _metas(store, settings, to)
     components = StoredComponents(store, metas, settings.base)  # reads one at a time: all may not fit into memory
-    old, again = outdated(store, settings), f"taftcache train {typed(store.path)}{train_options(store, settings)}"
+    old = outdated(store, settings.keys)
+    again = f"taftcache train {typed(store.path)}{train_options(store, settings.keys)}"
     private = _private(store, metas, old, to)
     keys = _keys(store, settings, to)
     behind = _behind(store, settings, old, keys)
@@ -75,7 +77,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
         if name in old and name not in behind:
             kind: FindingKind = "stale composition" if name in (MEAN, WEIGHTED) else "stale component"
             problem = "it was not made from the rows, components and settings that are there"
-            summed = kind == "stale composition" and not stale_parts(store, settings)
+            summed = kind == "stale composition" and not stale_parts(store, settings.keys)
             to.found(kind, name, problem, f"taftcache compose {typed(store.path)}" if summed else again)
         elif name in (MEAN, WEIGHTED):
             _check_sum(name, components, store, to)
@@ -118,7 +120,7 @@ def _behind(store: FeatureStore, settings: Settings, old: Sequence[str], keys: M
         return grown and not may_have_lost_rows(store, meta.row_digests)
 
     single = [name for name in old if name in keys and name not in (MEAN, WEIGHTED) and lacks_rows(name)]
-    whole = all(part in single or part not in objects for part in stale_parts(store, settings))
+    whole = all(part in single or part not in objects for part in stale_parts(store, settings.keys))
     sums = [n for n in old if n in (MEAN, WEIGHTED) and whole and objects[n].meta.get("key") == keys.get(n)]
     return [name for name in old if name in {*single, *sums}]
 
@@ -174,7 +176,7 @@ def _keys(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, st
     keys: dict[str, str] = {}
     for name in store.objects():
         try:
-            if (key := key_of(store, settings, name)) is not None:
+            if (key := settings.keys.of(store, name)) is not None:
                 keys[name] = key
         except StoreUnreachable:
             raise

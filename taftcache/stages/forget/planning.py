@@ -11,6 +11,7 @@ from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError
+from taftcache.model.members import imported, recorded_members, subtracted
 from taftcache.names import (
     BASE,
     EXACT,
@@ -25,11 +26,10 @@ from taftcache.names import (
     typed,
 )
 from taftcache.recipe import Recipe
-from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.forget.request import Mode, Request
 from taftcache.stages.train.checks import coefficients
 from taftcache.stages.train.composing import asks_exact
-from taftcache.stages.train.compositions import recorded_members, remaining_weights, weighed
+from taftcache.stages.train.compositions import remaining_weights, weighed
 from taftcache.stages.train.private.records import KEYS
 from taftcache.stages.train.trained_on import Weights, uncounted
 

@@ -20,8 +20,8 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, RecipeError, StoreError, TaftcacheError, UnknownName, UnknownSample
 from taftcache.model.component_file import numbers_digest
+from taftcache.model.members import imported
 from taftcache.names import CLASS, COMPONENT, HELD_OUT, NUMBERS, SHARD, component_of, counted, shard_of, typed
-from taftcache.stages.completeness import imported
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import every_sample, folder_of, no_class
 from taftcache.stages.progress import Progress

@@ -23,6 +23,7 @@ from taftcache.model.card import Score
 from taftcache.model.component import StoredComponents, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, magnitude, meta_of
+from taftcache.model.outdated import outdated
 from taftcache.names import (
     BY_HELD_OUT,
     PRIVATE,
@@ -46,7 +47,7 @@ from taftcache.stages.look.vectors import starts_blank
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.train.held_out import KeptLogits, hits_of, rows_right
-from taftcache.stages.train.outdated import outdated, outdated_notes
+from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
@@ -132,7 +133,7 @@ def evaluate(
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
     models = StoredComponents(store, names, settings.base)
-    notes = [*outdated_notes(store, settings), *subtracted_notes(store)]
+    notes = [*outdated_notes(store, settings.keys), *subtracted_notes(store)]
     notes += [*_unshared(store, rows), *_tuned(models.metas())]
     default = model_of(names)
     if without:
@@ -168,7 +169,7 @@ def evaluate(
         calibration=calibration,
         against=against,
         proven=proven_shares(rows, store, settings, whole, progress) if proven else {},
-        outdated=outdated(store, settings),
+        outdated=outdated(store, settings.keys),
         notes=[*notes, *_ahead(default, {name: hits[name] for name in whole if name in hits})],
     )
 

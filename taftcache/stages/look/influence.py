@@ -273,7 +273,7 @@ class _Setting(ModelParts):
                     f"neither a file nor a sample: {error.fault}", got=error.got, ids=error.ids, do=error.do
                 ) from error
             return ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1]), self.base
-        tokens = TangentModel.load(self.store, consent=consent).tokens([query])
+        tokens = TangentModel.read(self.store, None, "auto", consent).tokens([query])
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()
 
 

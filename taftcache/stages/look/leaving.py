@@ -62,8 +62,6 @@ def _work(scorer: Scorer, shard: Shard) -> float:
 
 def _moves(store: FeatureStore, name: str, shard: Shard) -> Moves | None:
     parts = ModelParts(store, name, Silent())
-    if not all(part.solves_these for part in parts.parts):
-        return None
     component = parts.model
     operator = TangentOperator(parts.base, [shard], trained=component.layout, dtype=torch.float64)
     found = moves(Problem(operator, parts.settings.loss, component.record.certified.ridge))

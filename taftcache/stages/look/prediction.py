@@ -34,7 +34,7 @@ from taftcache.errors import (
 )
 from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, open_model
-from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights
+from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights, warn_if_outdated
 from taftcache.names import counted, model_of, scaling_of
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
@@ -146,7 +146,7 @@ def predict(
             found = [Prediction.of(i, row, store.classes, top, temperature) for i, row in each]
         else:
             images, others = _files(images)
-            loaded = TangentModel.load(store, model, device, consent)
+            loaded = TangentModel.read(store, model, device, consent)
             known, notes = _known(store, model, device, consent)
             notes = [*others, *notes]
             loaded.temperature = None if known is None else known.temperature
@@ -157,7 +157,7 @@ def predict(
             model=model,
             predictions=found if known is None else _beside_held_out(known, found),
             unreadable=left,
-            notes=[*notes, *outdated_notes(store, settings_of(store), model)],
+            notes=[*notes, *outdated_notes(store, settings_of(store).keys, model)],
         )
     if not is_model_folder(store):
         with FeatureStore(store) as opened:
@@ -194,6 +194,8 @@ def logits(
 ) -> NDArray[np.float32]:
     """Logits [n, K] of images or vectors, one row for each, in the order of the store's classes; see ``predict``.
 
+    A warning says if the model is outdated.
+
     Args:
         images: as for ``predict``; or a shard of the store, ``store.shard("000")`` or ``store.shard("held-out")``,
             whose cached rows need no backbone: logits in the order of its ``sample_ids``.
@@ -214,6 +216,7 @@ def logits(
         return open_model(store, device=device).logits(_files(images)[0])
     check_has_classes(store)
     model = model_of(store.objects(), model)
+    warn_if_outdated(store, model)
     if isinstance(images, Shard):
         if images.digest not in {shard.digest for shard in store.manifest.shards}:
             raise DataError(
@@ -224,7 +227,7 @@ def logits(
         found = [z.float().cpu().numpy() for z, _ in row_logits(store, model, images, device, consent)]
         return np.concatenate(found)
     if (scaling := scaling_of(store.identity)) is None:
-        return TangentModel.load(store, model, device, consent).logits(_files(images)[0])
+        return TangentModel.read(store, model, device, consent).logits(_files(images)[0])
     found = [z for _, z in _of_vectors(store, images, model, scaling)]
     return np.concatenate([np.empty((0, len(store.classes)), np.float32), *found])
 

@@ -19,6 +19,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.model.component import StoredComponents
 from taftcache.model.meta import meta_of
+from taftcache.model.outdated import outdated
 from taftcache.names import PRIVATE, component_of, is_component, is_model, one_of_trained, shard_of
 from taftcache.stages.look.row_table import STEP_ROWS, Reader, RowTable
 from taftcache.stages.memory import memory_of_models
@@ -41,11 +42,13 @@ class Scorer:
     in turn. Models that ``solver.memory`` has no room for are read again when they are asked for.
 
     models: names of components and models, as the store lists them. layouts: the parameters that each is over.
-    damaged: models left out because their files are damaged, and how; without ``skip_damaged`` that is an error.
+    outdated: those that were made from other rows or settings. damaged: models left out because their files are
+    damaged, and how; without ``skip_damaged`` that is an error.
     """
 
     def __init__(self, store: FeatureStore, *, skip_damaged: bool = False) -> None:
         settings = settings_of(store)
+        self.outdated = outdated(store, settings.keys)
         self.recipe, self.base, self.loss = settings.recipe, settings.base, settings.loss
         self.models = [name for name in store.objects() if is_model(name)]
         self.operator = TangentOperator(self.base, [], device=resolve_device(self.recipe.device))
@@ -75,9 +78,10 @@ class Scorer:
 
     def is_weighed(self, name: str) -> bool:
         """Whether ``moved_at_most`` has a bound for the component ``name``: it must be a solution over several rows, of
-        an objective without weights, ball, jvp_only or prior. A private component has noise in it, so it is no solution
-        and needs no such bound. A damaged or missing component has none either."""
-        solved = name in self.models and {"certificate", "rows"} <= self._metas[name].keys()
+        an objective without weights, ball, jvp_only or prior, and not outdated. A private component has noise in it, so
+        it is no solution and needs no such bound. A damaged or missing component has none either."""
+        there = name in self.models and name not in self.outdated
+        solved = there and {"certificate", "rows"} <= self._metas[name].keys()
         return self.plain and not self.recipe.prior.teachers and solved and meta_of(self._metas[name]).row_count > 1
 
     def state(self, tokens: NDArray[Any]) -> Any:

@@ -18,11 +18,11 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import SolveError, StoreError, check_counts
 from taftcache.model.component import Component, StoredComponents
 from taftcache.model.composition import compose
+from taftcache.model.members import subtracted
 from taftcache.names import MEAN, component_of, counted, first_few
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.head.choice import head_of
 from taftcache.solve.pair import pose
-from taftcache.stages.completeness import subtracted
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.probe import untouched_base
 from taftcache.stages.look.scoring import margins

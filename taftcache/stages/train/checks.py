@@ -13,12 +13,12 @@ from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, RecipeError, UnknownSample
 from taftcache.model.composition import to_one
+from taftcache.model.members import imported
 from taftcache.names import COMPONENTS, HEAD, HELD_OUT, PRIVATE, component_of, counted, is_model, shard_of
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.recipe import Recipe
 from taftcache.recipe_sections import ByRows
 from taftcache.solve.minimise import has_estimate
-from taftcache.stages.completeness import imported
 from taftcache.stages.extract.identity import check_tail, check_words
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.train.settings import Settings

@@ -12,7 +12,9 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
+from taftcache.model.members import imported, subtracted
 from taftcache.model.meta import Coefficient, meta_of
+from taftcache.model.outdated import OUTDATED, composition_key, stale_parts
 from taftcache.names import (
     EXACT,
     MEAN,
@@ -26,7 +28,7 @@ from taftcache.names import (
 )
 from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.certificates import JudgedCertificate
-from taftcache.stages.completeness import imported, subtracted, untrained_notes
+from taftcache.stages.completeness import untrained_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, or_silent
@@ -34,9 +36,6 @@ from taftcache.stages.report import Report
 from taftcache.stages.train.checks import check_coefficients, coefficients, orphans, trains_head
 from taftcache.stages.train.compositions import (
     composed,
-    composition_key,
-    current_key,
-    exact_key,
     members_of,
     proof_rows,
     solve_exact,
@@ -44,8 +43,9 @@ from taftcache.stages.train.compositions import (
     weights_of,
 )
 from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits_or_note
-from taftcache.stages.train.outdated import OUTDATED, stale_parts, train_options
-from taftcache.stages.train.record import promised, record_recipe, recorded_values, settings_of
+from taftcache.stages.train.outdated import train_options
+from taftcache.stages.train.promises import promised
+from taftcache.stages.train.record import record_recipe, recorded_values, settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import judged, unfinished
 from taftcache.stages.train.trained_on import Weights, class_notes, member_rows, objective_of, said_rows, scale_notes
@@ -115,7 +115,7 @@ def compose(
     _check(store, settings, names)
     work = _Composing(store, settings, names)
     made, dropped = work.sums()
-    wanted = exact_key(settings, store.shards, work.digests) if asks_exact(store, recipe) else None
+    wanted = settings.keys.exact(store.shards, work.digests) if asks_exact(store, recipe) else None
     exact = work.is_due(EXACT, wanted, dropped)
     again = {MEAN, WEIGHTED, EXACT} & store.objects().keys() and (made or dropped or exact)
     before, unscored = hits_or_note(store) if again else (None, [])
@@ -150,7 +150,7 @@ def _report(
     said = meta_of(objects[EXACT].meta if EXACT in objects else {})
     model = WEIGHTED if asked.mode == "weighted" else MEAN
     summed = objects[model].meta
-    stale, again = stale_parts(store, settings), f"taftcache train{train_options(store, settings)}"
+    stale, again = stale_parts(store, settings.keys), f"taftcache train{train_options(store, settings.keys)}"
     return ComposeReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -244,7 +244,7 @@ class _Composing:
     def is_due(self, name: str, wanted: str | None, dropped: list[str]) -> bool:
         """Whether ``name`` has to be made; one that is not wanted and not current joins the ``dropped``."""
         there = self.store.objects().get(name)
-        key = wanted or (there and current_key(self.store, self.settings, name, self.digests))
+        key = wanted or (there and self.settings.keys.composition(self.store, name, self.digests))
         if there is not None and there.meta.get("key") == key:
             return False
         if there is not None and wanted is None:

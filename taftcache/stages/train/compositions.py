@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model import composition
 from taftcache.model.component import Component, StoredComponents
-from taftcache.model.meta import Coefficient, key_parts, of_each_class
-from taftcache.names import EXACT, INTERRUPTED_KEY, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of, typed
+from taftcache.model.members import imported, subtracted, untrained
+from taftcache.model.meta import Coefficient
+from taftcache.model.outdated import composition_key
+from taftcache.names import EXACT, INTERRUPTED_KEY, MEAN, PRIVATE, component_of, counted, shard_of, typed
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing import RidgeChoice
 from taftcache.solve.settings import Goal
-from taftcache.stages.completeness import imported, subtracted, untrained
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.checks import SUMS_TO_ONE, check_coefficients, coefficients
-from taftcache.stages.train.record import promised
+from taftcache.stages.train.promises import promised
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import SolveOptions, solve_component
 from taftcache.stages.train.trained_on import Weights
@@ -117,36 +115,6 @@ def remaining_weights(recipe: Recipe, members: Sequence[str]) -> Weights:
     return left if abs(sum(left.values()) - 1) <= SUMS_TO_ONE else {}
 
 
-def current_key(store: FeatureStore, settings: Settings, name: str, digests: Mapping[str, str]) -> str:
-    """The key that the composition ``name`` has when it is current."""
-    if name == EXACT:
-        return exact_key(settings, store.shards, digests)
-    weights = store.manifest.objects[name].meta.get("coefficients") if name == WEIGHTED else None
-    return composition_key(digests, weights)
-
-
-def composition_key(digests: Mapping[str, str], weights: Mapping[str, Coefficient] | None) -> str:
-    """What decides the bytes of a sum of components."""
-    said: Any = dict(weights) if weights else "uniform"
-    if of_each_class(weights):  # the meta has them: twice would be megabytes
-        said = digest(canonical(said))
-    return json.dumps({"members": dict(digests), "weights": said}, sort_keys=True)
-
-
-def recorded_members(name: str, meta: Mapping[str, Any]) -> Collection[str]:
-    """Names of the components that the composition ``name`` was made of, as its ``meta`` says."""
-    if name != EXACT:
-        return dict[str, str](meta.get("members", {}))
-    start = key_parts(meta.get("key")).get("start")
-    return start if isinstance(start, dict) else ()
-
-
-def exact_key(settings: Settings, shards: Sequence[Shard], digests: Mapping[str, str]) -> str:
-    """What decides the bytes of the exact model: the rows, the settings, and the mean that it starts from."""
-    solved = json.loads(settings.key(shards, settings.train))
-    return json.dumps(solved | {"start": dict(digests)}, sort_keys=True)
-
-
 def solve_exact(
     settings: Settings,
     shards: Sequence[Shard],
@@ -178,7 +146,7 @@ def describe_exact(
 ) -> None:
     """Add to ``meta`` what only the exact model says of itself: its key, its start, its distance from the mean."""
     exact.meta.update(
-        key=exact_key(settings, shards, digests),
+        key=settings.keys.exact(shards, digests),
         start=start,
         from_mean=(exact.delta - mean.delta).norm().item(),
     )

@@ -12,10 +12,9 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import overridden, recorded_recipe, refusal, remember
 from taftcache.errors import StoreError, UnknownName
 from taftcache.model.component import read_base
-from taftcache.names import PRIVATE, component_of
-from taftcache.privacy.budget import EVENT, PLAN
+from taftcache.model.members import subtracted
 from taftcache.recipe import Overrides, Recipe, checked_recipe, parse_recipe, recipe_values
-from taftcache.stages.completeness import first_rows, planned_shards, subtracted
+from taftcache.stages.completeness import first_rows, planned_shards
 from taftcache.stages.train.checks import check_settings
 from taftcache.stages.train.settings import Settings
 
@@ -77,13 +76,6 @@ def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> N
         change.update(recipe=values)
 
 
-def with_noise(store: FeatureStore) -> list[str]:
-    """Names of the shards whose component was trained privately."""
-    there = store.objects()
-    names = [(shard.name, there.get(component_of(shard.name))) for shard in store.shards]
-    return [name for name, ref in names if ref is not None and PRIVATE in ref.meta]
-
-
 def beside_notes(store: FeatureStore) -> list[str]:
     """A note if the tombstone file beside the store could not be written, or lies on another file system."""
     beside = store.tombstone_file
@@ -99,23 +91,6 @@ def beside_notes(store: FeatureStore) -> list[str]:
         f"forgotten or spent since: let {beside.file.parent} be written to; the next command that writes to the store "
         "completes it"
     ]
-
-
-def promised(store: FeatureStore) -> list[str]:
-    """Names of the shards about whose rows something was released privately, whether or not the component still exists.
-
-    An imported store, whose ledger stayed behind at the export, knows of no release: it counts as made elsewhere. If
-    something was released but the ledger, which says about which shards, is damaged, these are all shards.
-    """
-    named = {*with_noise(store)}
-    if PLAN in store.manifest.plan or store.tombstone_file.charges:  # else nothing was released
-        try:
-            entries = store.ledger()
-            entries += store.lost_charges(entries)[0]
-        except StoreError:
-            return [shard.name for shard in store.shards]
-        named |= {str(name) for entry in entries if entry.get("event") == EVENT for name in entry["shards"]}
-    return [shard.name for shard in store.shards if shard.name in named]
 
 
 def wanted_shards(store: FeatureStore, shards: Sequence[str] | None) -> list[Shard]:

@@ -17,12 +17,13 @@ from taftcache.cache.read.shard import Shard
 from taftcache.errors import UntrustedStore
 from taftcache.model.component import Component
 from taftcache.model.meta import key_parts
+from taftcache.model.outdated import Keys
 from taftcache.objective.loss import Loss
 from taftcache.objective.named import class_weights, named_loss, true_class_weight
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
-from taftcache.recipe import Recipe, recipe_values
+from taftcache.recipe import Recipe
 from taftcache.solve.methods.span_newton import span_fits
 from taftcache.solve.minimise import certify, minimise, through_rows
 from taftcache.solve.settings import Arithmetic, Goal
@@ -177,25 +178,14 @@ class Settings:
         said = key_parts(component.record.key)
         if isinstance(prior := said.get("prior"), dict):
             prior.pop("rows", None)  # a teacher may have forgotten some of them since
-        asked = json.loads(json.dumps(self._posed(sources, mode)))
+        asked = json.loads(json.dumps(self.keys.posed(sources, mode)))
         return {part: said.get(part) for part in (*asked, "prior")} == {"prior": None, **asked}
 
-    def key(self, sources: Sequence[Shard], mode: Train) -> str:
-        """Everything that decides a component's bytes, as text: equal keys mean nothing needs to be solved again."""
-        solver = recipe_values(self.recipe)["solver"]
-        settings = self._posed(sources, mode)
-        settings["solver"] = {k: solver[k] for k in ("method", "tolerance", "max_passes", "proof_passes", "precision")}
-        if self.is_taught(mode):
-            settings["prior"] |= {"rows": self.taught(sources).digest}
-        return json.dumps(settings, sort_keys=True)
+    @property
+    def keys(self) -> Keys:
+        """What decides the bytes of components and models under these settings."""
+        return Keys(recipe=self.recipe, base=self.base.digest, taught=lambda sources: self.taught(sources).digest)
 
-    def _posed(self, sources: Sequence[Shard], mode: Train) -> dict[str, Any]:
-        """What is minimised and over which rows, but not how it is solved."""
-        values = recipe_values(self.recipe)
-        problem = {
-            "base": self.base.digest,
-            "rows": [shard.digest for shard in sources],
-            "train": mode,
-            "objective": values["objective"],
-        }
-        return problem | ({"prior": values["prior"]} if self.is_taught(mode) else {})
+    def key(self, sources: Sequence[Shard], mode: Train) -> str:
+        """The key of a component: equal keys mean that nothing needs to be solved again."""
+        return self.keys.key(sources, mode)

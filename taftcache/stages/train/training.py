@@ -12,11 +12,12 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
+from taftcache.model.members import imported
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import EXACT, HEAD, INTERRUPTED_KEY, component_of, counted, first_few, shard_of
 from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.certificates import JudgedCertificate
-from taftcache.stages.completeness import imported, still_missing, subtracted_notes
+from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, numbered, or_silent
@@ -24,11 +25,11 @@ from taftcache.stages.report import Report
 from taftcache.stages.train.checks import check_coefficients, check_kept, orphans
 from taftcache.stages.train.composing import ComposeReport
 from taftcache.stages.train.outdated import outdated_notes
+from taftcache.stages.train.promises import promised
 from taftcache.stages.train.record import (
     changed_settings,
     makes_models,
     plan_with,
-    promised,
     record_recipe,
     recorded_values,
     settings_of,
@@ -143,7 +144,7 @@ def train(
             *replaced,
             *([_HEAD_GONE] if outlived else []),
             *_at_the_end(said),
-            *([] if shards is None else outdated_notes(store, settings)),
+            *([] if shards is None else outdated_notes(store, settings.keys)),
         ],
     )
 

@@ -19,6 +19,7 @@ from taftcache.errors import ArgumentError, RecipeError, SolveError
 from taftcache.model.component import Component, read_component
 from taftcache.model.composition import factors
 from taftcache.model.meta import Coefficient
+from taftcache.model.outdated import OUTDATED, is_outdated
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component, typed
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.settings import DECISIVE
@@ -62,12 +63,6 @@ class ModelPart:
         """Its weight in the model's logit of class k."""
         return self.weight[k] if isinstance(self.weight, list) else self.weight
 
-    @property
-    def solves_these(self) -> bool:
-        """Whether its key names the shards as they are: not after an ``append`` without ``train``, nor where the solve
-        was interrupted, which leaves no key."""
-        return self.component.record.row_digests == [shard.digest for shard in self.shards]
-
 
 class ModelParts:
     """The problems that a store's model was put together from.
@@ -80,7 +75,7 @@ class ModelParts:
     """
 
     def __init__(self, store: FeatureStore, model: str, progress: Progress) -> None:
-        self.store, self.progress = store, progress
+        self.store, self.name, self.progress = store, model, progress
         # read for this object alone: a solve replaces the weights of its tail, which other threads must not see
         self.settings = settings_of(store)
         self.base = self.settings.base
@@ -107,12 +102,15 @@ class ModelParts:
         ]
 
     def check_current(self) -> None:
-        """RecipeError if a part was solved from other rows: their effect would be taken for the left-out row's."""
-        if old := [part.name for part in self.parts if not part.solves_these]:
+        """RecipeError if the model or a part of it was made from other rows or settings: their effect would be taken
+        for the left-out row's."""
+        names = dict.fromkeys([*(part.name for part in self.parts), self.name])
+        if old := [name for name in names if is_outdated(self.store, self.settings.keys, name)]:
+            place = typed(self.store.path)
             raise RecipeError(
-                f"not solved from the rows that the store has now: {', '.join(old)}",
-                got="rows that were appended since, or a solve that was interrupted",
-                do=f"taftcache train {typed(self.store.path)}",
+                f"cannot leave rows out of what was {OUTDATED}: {', '.join(old)}",
+                got="rows or settings that changed since, or a solve that was interrupted",
+                do=f"taftcache train {place}, then taftcache compose {place}",
             )
 
     def part_of(self, shard: Shard) -> ModelPart:

@@ -3,7 +3,7 @@ import { accuracyLine } from "./accuracy.js";
 import { lookAt, lookAtList } from "./address.js";
 import { chart, classColour, namesAxis } from "./charts.js";
 import { card, h, judgement, link, scrolled, table } from "./elements.js";
-import { bytes, count, counted, noun, percent, short } from "./numbers.js";
+import { bytes, count, counted, noun, percent, short, upper } from "./numbers.js";
 import { uncovered } from "./privacy.js";
 import { judged, modelTitle, noModel, shardNumber, state, waiting } from "./state.js";
 
@@ -15,6 +15,7 @@ export function overviewView(main) {
   main.append(
     h("h1", {}, "Overview"),
     best,
+    ...state.overview.outdated.map((note) => h("p", { class: "outdated" }, judgement(false, upper(note) + "."))),
     ...uncovered(r.models),
     cards(r),
     h("p", {}, origin(r)),

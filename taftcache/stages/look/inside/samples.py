@@ -11,6 +11,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.names import component_of
 from taftcache.stages.look.inside.classes import class_index
+from taftcache.stages.look.inside.shards import outdated_recorded
 from taftcache.stages.look.row_table import Sample, every_sample
 from taftcache.stages.look.seen import UNCOVERED
 from taftcache.stages.report import Report
@@ -25,7 +26,8 @@ class SampleReport(Report):
     its tokens. max_abs: its largest absolute value. predictions: by model: class, logit of its own class, margin over
     the best other class. "base" is the untouched one; the margin is None where there is no other class. moved_bound:
     the most that forgetting it can move its shard's component. None for held-out rows, and if the component is not a
-    solution of the rows. notes: what the promise of private models does not cover of all this.
+    solution of the rows that are there. notes: which models are
+    outdated, and what the promise of private models does not cover of all this.
     """
 
     sample: str
@@ -68,6 +70,7 @@ def inspect_sample(store: Place, sample: str) -> SampleReport:
         own = component_of(shard.name)
         if shard.role == "train" and scorer.is_weighed(own):
             bound = float(scorer.moved_at_most(tokens, shard.labels[row : row + 1], own)[0])
+        notes += outdated_recorded(store)
         if scorer.is_private(own):
             notes.append(f"{own} is private: {UNCOVERED}")
     return SampleReport(

@@ -11,11 +11,15 @@ from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.model.meta import of_each_class
+from taftcache.errors import FormatError
+from taftcache.model.members import subtracted
+from taftcache.model.meta import loss_of, of_each_class, ridge_of
+from taftcache.model.outdated import Keys
 from taftcache.names import PRIVATE, STATED, component_of
-from taftcache.stages.completeness import subtracted, subtracted_notes
+from taftcache.stages.completeness import subtracted_notes
 from taftcache.stages.look.inside.statistics import Activations, activations
 from taftcache.stages.report import Report
+from taftcache.stages.train.outdated import outdated_notes
 
 # The keys of a model's meta that are listed.
 LISTED = (
@@ -65,7 +69,7 @@ class ShardReport(Report):
 
     shard: as in ``shards`` of a store. rows_per_class: rows, by class. activations: statistics of
     its rows. component: as in ``models`` of a store; None if there is none. first_samples: a few ids. notes: whether
-    the shard was subtracted.
+    the shard was subtracted, and whether its component is outdated.
     """
 
     store: Path
@@ -92,8 +96,20 @@ def inspect_shard(store: Place, name: str) -> ShardReport:
         activations=activations(store, name),
         component=describe_model(component, ref, ref.whole_meta()) if ref is not None else None,
         first_samples=shard.sample_ids[:NAMED],
-        notes=subtracted_notes(store, {name: shard.rows}) if name in subtracted(store) else [],
+        notes=[
+            *(subtracted_notes(store, {name: shard.rows}) if name in subtracted(store) else []),
+            *outdated_recorded(store, component),
+        ],
     )
+
+
+def outdated_recorded(store: FeatureStore, model: str | None = None) -> list[str]:
+    """A note on what was made from other rows or settings, or if ``model`` was; none if this release does not know the
+    recorded settings."""
+    try:
+        return outdated_notes(store, Keys.recorded(store), model)
+    except FormatError:
+        return []
 
 
 def describe_shard(shard: Shard, classes: Sequence[str]) -> ShardFigures:
@@ -123,4 +139,6 @@ def describe_model(name: str, ref: ObjectRef, meta: dict[str, Any]) -> dict[str,
     parts = listed.get("coefficients")
     if parts and of_each_class(parts):
         listed["coefficients"] = len(parts)  # there may be hundreds of thousands
-    return {"name": name, "bytes": ref.size, "digest": ref.digest, **listed}
+    problem = {"loss": loss_of(meta), "ridge": ridge_of(meta)}
+    solved = {key: value for key, value in problem.items() if value is not None}
+    return {"name": name, "bytes": ref.size, "digest": ref.digest, **solved, **listed}

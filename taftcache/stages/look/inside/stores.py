@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,11 +16,12 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.sweep import unfinished
 from taftcache.consent import recorded_recipe
 from taftcache.errors import StoreError, TaftcacheError
-from taftcache.names import counted, first_few, is_model, typed
+from taftcache.model.meta import key_parts
+from taftcache.names import counted, first_few, is_component, is_model, typed
 from taftcache.recipe import Recipe, recipe_values, stored_at
 from taftcache.stages.completeness import is_complete, still_missing, subtracted_notes, unsolved_notes, untrained_notes
 from taftcache.stages.estimators import lacks_classes, regressor_note
-from taftcache.stages.look.inside.shards import ShardFigures, describe_model, describe_shard
+from taftcache.stages.look.inside.shards import ShardFigures, describe_model, describe_shard, outdated_recorded
 from taftcache.stages.look.inside.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
 from taftcache.stages.report import Report
@@ -154,6 +156,7 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
             *subtracted_notes(store),
             *untrained_notes(store),
             *unsolved_notes(store, private=budget is not None),
+            *outdated_recorded(store),
             *_stopped(store),
             *unknown,
             *unread,
@@ -174,6 +177,22 @@ def inspect_recipe(store: Place) -> Recipe:
     """
     assert isinstance(store, FeatureStore)
     return stored_at(store.place, recorded_recipe(store))
+
+
+def other_settings(store: FeatureStore) -> dict[str, dict[str, list[str]]]:
+    """Settings other than those that the store records, by key: "objective.ridge" -> {"0.01": names of what was made
+    with that}."""
+    recipe = recorded_recipe(store)
+    values = recipe_values(recipe) | {"tangent": {"train": recipe.tangent.train}}
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, ref in store.objects().items():
+        made = key_parts(ref.meta.get("key"))
+        said = made | ({"tangent": {"train": made["train"]}} if is_component(name) and "train" in made else {})
+        for section in ("tangent", "objective", "prior", "solver"):
+            for key, value in dict(said.get(section, {})).items():
+                if key in values[section] and values[section][key] != value:
+                    found.setdefault(f"{section}.{key}", {}).setdefault(json.dumps(value), []).append(name)
+    return found
 
 
 def _left_out(store: FeatureStore) -> list[dict[str, str]]:

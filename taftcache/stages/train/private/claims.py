@@ -10,9 +10,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, StoreError
 from taftcache.model.component_file import read_meta
 from taftcache.model.description import DESCRIPTION, read_description
+from taftcache.model.outdated import outdated
 from taftcache.names import PRIVATE, typed
 from taftcache.privacy.statement import Statement, audit_statement, composition_problems, is_joint
-from taftcache.stages.train.outdated import outdated
 from taftcache.stages.train.record import settings_of
 
 NOT_ALL = "it claims a promise that not all of its members make"
@@ -46,7 +46,7 @@ def check_claim(store: FeatureStore, name: str, meta: Mapping[str, Any]) -> None
         StoreError: its members were trained anew since it was composed. FormatError: its promise is false.
     """
     if found := claim_problems(store, meta):
-        if NOT_ALL not in found and name in outdated(store, settings_of(store), name):
+        if NOT_ALL not in found and name in outdated(store, settings_of(store).keys, name):
             raise StoreError(
                 f"{name} promises what its members did when it was composed, but they were trained again since",
                 got="; ".join(found),

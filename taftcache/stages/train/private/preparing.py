@@ -20,7 +20,8 @@ from taftcache.privacy.trainer import check_trained, plan
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.train.checks import left_behind, orphans
 from taftcache.stages.train.private.records import charges_of, deciding, is_current, read_keys
-from taftcache.stages.train.record import wanted_shards, with_noise
+from taftcache.stages.train.promises import with_noise
+from taftcache.stages.train.record import wanted_shards
 from taftcache.stages.train.settings import Settings
 
 # Of a mean gradient of norm C; "auto" takes 3000 at most, for one step along features of norm 1 (``MOST_LOGIT``).

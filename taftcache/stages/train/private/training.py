@@ -144,7 +144,7 @@ def train_private(
         notes=[
             *work.notes,
             *subtracted_notes(store),
-            *([] if shards is None else outdated_notes(store, settings)),
+            *([] if shards is None else outdated_notes(store, settings.keys)),
             *beside_notes(store),
         ],
     )
