@@ -87,13 +87,20 @@ def may_replace(folder: Path) -> bool:
         return False
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not is_from_macos(path.name)}
     known = {*_MARKS, CARD, CONFIG, WEIGHTS, TENSORS, PROGRAM, ONNX, BACKBONE, *NETWORKS}
-    if there and not (there & _MARKS and there <= known):
+    if there and not (there <= known and any(_says_taftcache(folder / mark) for mark in there & _MARKS)):
         raise StoreWriteError(
             f"cannot replace {folder}: it is no saved model, or has other files, too",
             got=first_few(sorted(there - known) or sorted(there)),
             do="name another folder, or move these files elsewhere first",
         )
     return bool(there)
+
+
+def _says_taftcache(file: Path) -> bool:
+    """Whether a mark names the release that wrote it, as all do: others have files of such names, too."""
+    with suppress(OSError):
+        return file.is_file() and b'"taftcache"' in file.read_bytes()
+    return False
 
 
 def origin_of(folder: str | os.PathLike[str]) -> Origin:

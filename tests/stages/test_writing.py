@@ -111,6 +111,10 @@ def test_force_replaces_an_earlier_export_and_nothing_else(finished, tmp_path, m
     assert [file.name for file in place.parent.iterdir()] == ["out"]
     assert (other / "config.json").read_text(encoding="utf-8") == (tmp_path / "file").read_text(encoding="utf-8")
     if kind == "model":
+        (other / "about.json").write_text('{"me": "mine"}')
+        with pytest.raises(StoreWriteError, match="it is no saved model"):
+            write(finished, kind, other, force=True)
+        assert len(list(other.iterdir())) == 2
         (place / "notes.txt").write_text("mine")
         with pytest.raises(StoreWriteError, match=r"other files, too\n  got: notes.txt"):
             write(finished, kind, place, force=True)
