@@ -22,7 +22,7 @@ from taftcache.backbone.sources.columns import arrow_stream, checked_batches, pa
 from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.errors import TaftcacheError
-from taftcache.stages.texts import Number, Told, meant, names_ids, names_in, texts_in, told
+from taftcache.stages.texts import LONGEST, Number, Told, meant, names_ids, names_in, texts_in, told
 from taftcache.stages.zarr_texts import ARRAY, OLD_ARRAY, array_of_chunk, array_texts, chunk_texts
 
 MAX_TEXT, MAX_HEADER = 256 << 20, 64 << 20
@@ -99,7 +99,7 @@ class FileTexts:
         mean something else."""
         ids, numbers = list[str](), set[str]()
         for said, texts, others in _apart(chain(map(Told, self.told), self.ids, texts_in(self.about))):
-            ids += filter(is_forgotten, chain(said, meant(texts)))
+            ids += filter(is_forgotten, meant(chain(said, texts)))
             numbers.update(filter(is_forgotten, () if self.is_header else others))
         for _, texts, others in _apart(chain(self.names, self.perhaps)):
             ids += filter(is_forgotten, texts)
@@ -148,8 +148,9 @@ class FileTexts:
 
 def _apart(texts: Iterable[str]) -> Iterator[tuple[set[Told], set[str], set[Number]]]:
     """What is `Told`, other texts, and numbers, each once among as many as are looked at together: a text equals one
-    of another kind with its signs."""
-    left = iter(texts)
+    of another kind with its signs. None too long for an id or its path: a file of long lines would be kept many times.
+    """
+    left = (text for text in texts if len(text) <= LONGEST)
     while several := [*islice(left, TOGETHER)]:
         said = {text for text in several if isinstance(text, Told)}
         numbers = {text for text in several if isinstance(text, Number)}
@@ -179,24 +180,25 @@ def read_texts(path: Path) -> FileTexts:
     try:
         if not _zarr(path, texts):
             _read(path, texts)
-    except (*FAULTS, KeyError, ImportError, TaftcacheError):
+    except (*FAULTS, LookupError, TypeError, AttributeError, ImportError, TaftcacheError):
         texts.whole = False
     return texts
 
 
 def _zarr(path: Path, to: FileTexts) -> bool:
-    """Add what a Zarr array has in its chunks, or a chunk on its own; returns whether the file is one.
+    """Add what a Zarr array has in its chunks and its description, or a chunk of texts on its own; returns whether the
+    file is one. One that has the name of a chunk, but no array, may be of any kind.
 
     Raises:
-        ValueError and others: a chunk without its array, or `array_texts`.
+        ValueError and others: as for `_read` and `array_texts`.
     """
     if path.name in (ARRAY, OLD_ARRAY):
+        _read(path, to)  # its attributes
         if (array := array_texts(path, MAX_TEXT)) is not None:
             to.take(path.parent.name, array)
-        return False
+        return True
     of, texts = array_of_chunk(path), chunk_texts(path, MAX_TEXT)
-    if texts is None and of is not None and not (of / ARRAY).exists():
-        raise ValueError(path)
+    to.whole = texts is not None or of is None or (of / ARRAY).exists()
     to.add(texts or [], path.parent.name if of is None else of.name)
     return texts is not None
 
@@ -214,8 +216,9 @@ def _read(path: Path, to: FileTexts) -> None:
         # A safetensors file begins with its header's size, whose bytes may be those of a pickle: 640 is 80 02.
         size = int.from_bytes(begin[:8], "little")
         headed = begin[8:9] == b"{" and size <= length - 8
-        if not headed and (begin.startswith(PACKED) or begin[TAR_AT:].startswith(TAR) or OLD_PICKLE.match(begin)):
+        if not headed and (begin.startswith(PACKED) or begin[TAR_AT:].startswith(TAR)):
             raise ValueError(path)
+        to.whole &= OLD_PICKLE.match(begin) is None  # or a table of the samples p1, p2, …: searched as text, too
         if unpacked is not None and (headed or begin.startswith((HDF5, ZIP, NPY, PARQUET, ARROW))):
             raise ValueError(path)
         if begin.startswith(HDF5) or path.suffix in (".h5", ".hdf5"):
@@ -352,7 +355,7 @@ def _npy(path: Path, to: FileTexts) -> None:
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not to.is_wanted(path.stem, array.shape, array.dtype):
         return
-    parts, step = list[list[tuple[str, NDArray[Any]]]](), max(1, BLOCK // array.itemsize)
+    parts, step = list[list[tuple[str, NDArray[Any]]]](), max(1, BLOCK // max(1, array.itemsize))
     with path.open("rb") as file:
         file.seek(array.offset)
         for at in range(0, array.size, step):

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache, lru_cache
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -23,6 +23,9 @@ WORD = re.compile(
     r"[^\s,;:'\"()\[\]{}<>=|`&*#?\u2018-\u201f\u2013\u2014\u2026\u2039\u203a\xab\xbb"
     r"\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65]+"
 )
+CLOSING = frozenset(
+    "?\u2019\u201d\u2026\u203a\xbb\u3009\u300b\u300d\u300f\u3011\uff01\uff09\uff1f"
+)  # may also end an id
 UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")  # words that a script writes without blanks
 ESCAPED = re.compile("%[0-9A-Fa-f]{2}")  # a byte, in an address
 WORDS_OF_AN_ID = 4  # so many words in a row may be an id with blanks in it
@@ -134,7 +137,7 @@ def meant(texts: Iterable[str]) -> Iterator[str]:
         if "'" in text and (plain := DEFUSED.sub(r"\1", text)) != text:
             yield type(text)(plain)
         if ("/" in text or "\\" in text) and len(text) <= LONGEST:
-            yield from _endings(text.replace("\\", "/"))
+            yield from map(type(text), _endings(text.replace("\\", "/")))
 
 
 def names_in(name: str) -> Iterator[str]:
@@ -233,7 +236,7 @@ def _of_words(line: str) -> Iterator[str]:
     starts = deque[int](maxlen=WORDS_OF_AN_ID - 1)
     for word in WORD.finditer(line):
         begin, text = word.start(), word[0]
-        for end in _ends(text):
+        for end in (*_ends(text), *([len(text) + 1] if line[word.end() : word.end() + 1] in CLOSING else ())):
             last = begin + end
             yield numeral(line[begin:last])
             yield from (line[start:last] for start in starts)
@@ -263,7 +266,7 @@ def listed(text: str) -> Iterator[list[str]]:
         return
     lines = [line for line in text.split("\n") if line.strip()]
     for by in ("\n", *filter(text.__contains__, CELLS)):
-        columns = zip_longest(*(line.split(by) for line in lines), fillvalue="")
+        columns = zip(*(line.split(by) for line in lines), strict=False)  # a cell that is not there is no id
         long = (column for column in columns if len(column) >= SEVERAL)
         yield from ([DEFUSED.sub(r"\1", cell.strip(BLANK)) for cell in column] for column in long)
     left = [_json(text)]

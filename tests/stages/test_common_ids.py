@@ -13,9 +13,11 @@ import pytest
 import zarr
 
 import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.stages.file_texts import read_texts
+from taftcache.stages.file_texts import _apart, read_texts
 from taftcache.stages.forget import byproducts
+from taftcache.stages.texts import LONGEST, listed, texts_in
 from tests.stages.test_byproducts import HAS_PARQUET, some_vectors
 
 COMMON = ["42", "invoice", "2024-01-31", "000017"]
@@ -298,3 +300,85 @@ def test_a_pickle_of_the_oldest_protocol_is_not_searched(tmp_path, value):
     for text in ("(l of any\n", "(defun a ()\n", "class A:\n    pass\n", "cat\ndog\n", "Some text\np 3\n", "(see)\n"):
         (tmp_path / "text").write_text(text)
         assert read_texts(tmp_path / "text").whole
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_ids_are_found_in_what_is_like_a_pickle_or_a_chunk_and_beside_a_packed_array(tmp_path, monkeypatch):
+    """A table of samples p1, p2 begins as a pickle does; any file may be called c/0; an array has attributes."""
+    monkeypatch.setattr(byproducts, "SINGLY", 99)
+    store, place = made(tmp_path, LONG)
+    array = {"node_type": "array", "shape": [3], "data_type": "int64", "codecs": [{"name": "zstd"}]}
+    texts = {
+        "table.csv": f"Sample\np1\n{LONG}\n",
+        "c/0": f"see {LONG}\n",
+        "y/zarr.json": json.dumps(array | {"attributes": {"of": LONG}}),
+        "z/.zarray": json.dumps({"dtype": "<i8", "of": LONG}),
+    }
+    for name, text in texts.items():
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(text)
+    taftcache.forget(store, [LONG])
+    assert {*audited(store, place)[0]} == {*texts}
+
+
+@pytest.mark.parametrize("said", ["[]", "5", '{"node_type": "array", "data_type": "string", "codecs": []}'])
+@pytest.mark.parametrize("name", ["zarr.json", ".zarray"])
+def test_a_file_called_as_zarr_calls_its_own_ends_no_audit(tmp_path, name, said):
+    (tmp_path / name).write_text(said)
+    assert not read_texts(tmp_path / name).whole
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_an_id_in_a_column_of_ids_is_found_as_in_any_other(tmp_path, monkeypatch):
+    """With the apostrophe of a spreadsheet, and as the end of a path, also if it is common."""
+    monkeypatch.setattr(byproducts, "SINGLY", 99)
+    gone = ["=sum", "our photos of that last summer/1.jpg", "42"]
+    store, place = made(tmp_path, *gone)
+    for k, cell in enumerate(("'=sum", f"/a place/{gone[1]}", "/a/42")):
+        (place / f"{k}.csv").write_text(f"id,y\n{cell},3.5\n")
+    taftcache.forget(store, gone)
+    assert audited(store, place) == ({f"{k}.csv": "it holds forgotten ids: 1 (line 2)" for k in range(3)}, [])
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_a_file_in_a_folder_of_the_same_name_is_found_with_it(tmp_path):
+    store, place = made(tmp_path, "scan_1")
+    (place / "scan_1").mkdir()
+    (place / "scan_1/scan_1.png").write_bytes(b"x")
+    taftcache.forget(store, ["scan_1"])
+    assert {*audited(store, place)[0]} == {"scan_1", "scan_1/scan_1.png"}
+
+
+def test_a_list_is_looked_for_in_as_many_cells_as_there_are():
+    """And not in every column of the widest line for each of the others."""
+    text = "," * 30_000 + "\n" + "a\n" * 30_000
+    assert [len(column) for column in listed(text)] == [30_001, 30_001]
+
+
+def test_only_the_commonest_suffixes_of_ids_are_tried_with_the_name_of_a_file(tmp_path):
+    """Each of ``v.1``, ``v.2``, … has a suffix of its own, and there are as many files as ids, or more."""
+    with FeatureStore(some_vectors(tmp_path / "store", [f"v.{k}" for k in range(99)])) as store:
+        assert len(byproducts._Known.of(store).suffixes) <= len(byproducts.SUFFIXES) + byproducts.OWN_SUFFIXES
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+@pytest.mark.parametrize("gone", ["who is?", "写真（1）", "the “one”"])
+def test_an_id_that_ends_with_a_sign_that_separates_words_is_found_among_others(tmp_path, gone):
+    store, place = made(tmp_path, gone)
+    (place / "a.txt").write_text(f"we see {gone} here", "utf-8")
+    taftcache.forget(store, [gone])
+    assert audited(store, place) == ({"a.txt": "it holds forgotten ids: 1 (line 1)"}, [])
+
+
+def test_long_texts_are_not_kept_while_others_are_read():
+    """Each line of a megabyte comes about ten times, as words in a row."""
+    most = max(
+        len(text) for kinds in _apart(texts_in("a b c " + "x" * 99_999 + " d")) for each in kinds for text in each
+    )
+    assert most <= LONGEST
+
+
+def test_texts_of_no_length_end_no_audit(tmp_path):
+    about = b"{'descr': '|S0', 'fortran_order': False, 'shape': (3,), }"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\0v\0" + about.ljust(117) + b"\n")
+    assert not read_texts(tmp_path / "a.npy").ids

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import stat
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -120,6 +120,9 @@ def _gathered(paths: list[Path]) -> list[tuple[Path, list[Path]]]:
         parts[path.relative_to(shared).parts[0]].append(path)
     if len(parts) > SINGLY:
         return [(shared, paths)]
+    if len(parts) == 1 and len(paths) > 1:  # one is the folder of the others
+        own = shared / next(iter(parts))
+        return [(own, [own]), *_gathered([path for path in paths if path != own])]
     return [each for of in parts.values() for each in (_gathered(of) if len(of) > 1 else [(of[0], of)])]
 
 
@@ -164,6 +167,8 @@ NOTES = {
 }
 LEFT_OUT = "left out of the verdict by --except, though there would be a finding or a note about each"
 ONNX = ".onnx"
+OWN_SUFFIXES = 16  # of ids, which are tried with the name of every file
+PLACED = 64  # ids whose lines are looked for in a file
 TEXT_AT = 4096  # bytes at the start of a file by which it is taken for text, which has lines
 SINGLY = 5  # up to this many places of one problem are listed one by one
 
@@ -279,8 +284,9 @@ class _Known:
 
     @cached_property
     def suffixes(self) -> frozenset[str]:
-        """Those of images, and of the store's own ids."""
-        return SUFFIXES | {os.path.splitext(i)[1] for i in self.held} - {""}
+        """Those of images, and the commonest of the store's own ids: of ids like ``v1.0042``, each has another."""
+        own = Counter(os.path.splitext(i)[1] for i in self.held)
+        return SUFFIXES | {end for end, _ in own.most_common(OWN_SUFFIXES)} - {""}
 
     def listed(self, text: str) -> set[str]:
         """Forgotten ids in those columns and lists of a text that have ids of the store and nothing else."""
@@ -459,7 +465,9 @@ def _of_ids(known: _Known, path: Path, read: FileTexts, ids: set[str]) -> _Verdi
     with path.open("rb") as file:
         is_text = b"\0" not in file.read(TEXT_AT)
     if is_text:
-        found = (re.search(rf"\b{i}\b", read.about) or re.search(i, read.about) for i in map(re.escape, ids))
+        found = (
+            re.search(rf"\b{i}\b", read.about) or re.search(i, read.about) for i in map(re.escape, sorted(ids)[:PLACED])
+        )
         lines = {read.about.count("\n", 0, match.start()) + 1 for match in found if match}
         places += [f"line {line}" for line in sorted(lines)]
     at = f": {len(ids)}" + (f" ({first_few(places)})" if places else "")
