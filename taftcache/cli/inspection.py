@@ -18,7 +18,6 @@ from taftcache.cli.options import AllowHub, Images, Json, Model, StorePath, Weig
 from taftcache.errors import RecipeError
 from taftcache.recipe import without_defaults
 from taftcache.recipe_files import toml_text
-from taftcache.stages.look.inside.stores import other_settings
 from taftcache.stages.writing import writable
 from taftcache.terminal.console import bars, complain
 from taftcache.terminal.inspection import show_address, show_recipe
@@ -117,6 +116,8 @@ def _show_part(
     """Print what ``inspect`` says about a store, or about the part of it that is named."""
     with taftcache.FeatureStore(path) as store:
         if recipe:
+            from taftcache.stages.look.inside.stores import other_settings
+
             found = taftcache.inspect_recipe(store)
             text = toml_text(without_defaults(found))
             others = other_settings(store)

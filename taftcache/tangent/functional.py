@@ -170,11 +170,13 @@ class _WrittenOut(TorchFunctionMode):
         return (_attention if func is scaled_dot_product_attention else func)(*args, **(kwargs or {}))
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, *more: Any, **named: Any) -> Tensor:
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *more: Any, **named: Any
+) -> Tensor:
     """What ``scaled_dot_product_attention`` does for ``SDPBackend.MATH``, to the bit."""
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill(~attn_mask, -torch.inf)
-    out: Tensor = torch.ops.aten._scaled_dot_product_attention_math(q, k, v, attn_mask, *more, **named)[0]
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
+    out: Tensor = torch.ops.aten._scaled_dot_product_attention_math(query, key, value, attn_mask, *more, **named)[0]
     return out
 
 

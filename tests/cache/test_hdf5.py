@@ -56,8 +56,9 @@ def test_there_and_back(tmp_path, dtype) -> None:
                 assert back.verify() == []
                 assert list(back.objects()) == ["base/tail"]
                 assert back.objects() == store.objects("base/")
-                for field in ("identity", "classes", "plan", "recipe", "skipped", "shards"):
+                for field in ("identity", "classes", "recipe", "skipped", "shards"):
                     assert getattr(back.manifest, field) == getattr(store.manifest, field)
+                assert back.manifest.plan == {**store.manifest.plan, "from_export": True}
                 root = back.root_digest
             with restore(features, tmp_path / "back") as again:
                 assert again.root_digest == root

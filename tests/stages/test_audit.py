@@ -280,7 +280,7 @@ def test_the_verdict_comes_first_and_every_finding_says_what_to_try(pair, after,
     show_audit(report)
     verdict, *rest = capsys.readouterr().out.splitlines()
     assert verdict == "FAILED: 2 findings"
-    assert [line.startswith("  try: delete it") for line in rest[:4]] == [False, True, False, True]
+    assert [line[:12] for line in (rest[1], rest[3])] == ["  try: look ", "  try: delet"]
     taftcache.destroy_key(after)
     show_audit(taftcache.audit(after))
     assert "the key is destroyed, so that no forgotten id could be looked for" in capsys.readouterr().out

@@ -92,7 +92,7 @@ def test_a_jobs_limit_counts_wherever_it_is_set(machine, tmp_path, at, version):
 def test_what_the_recipe_leaves_open_is_shared_by_the_workers(machine):
     workers = {f"worker {k}": object() for k in range(4)}
     cluster = SimpleNamespace(workers=lambda: workers, threads=1)
-    store, base = SimpleNamespace(path="/somewhere"), SimpleNamespace(digest="0" * 64)
+    store, base = SimpleNamespace(place="/somewhere"), SimpleNamespace(digest="0" * 64)
     shared, said = (
         memory_of(parse_recipe(solve_job(cluster, store, parse_recipe(values), base).recipe))
         for values in ({"device": "cpu"}, {"device": "cpu", "solver": {"memory": "3GB"}})

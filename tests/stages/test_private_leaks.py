@@ -179,8 +179,8 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         assert again["root_digest"] == ""
         assert again.keys() == described.keys()
         assert "softmax" not in (tmp_path / f"again-{leaf}" / "README.md").read_text(encoding="utf-8")
-    # "features" is a setting of the recipe's, said where it is another than the usual.
-    assert set(Description.__struct_fields__) - {"features", "temperature"} == set(described) == {
+    # "features" is a setting of the recipe's, said where it is another than the usual; "notes", where one is outdated.
+    assert set(Description.__struct_fields__) - {"features", "temperature", "notes"} == set(described) == {
         "format", "model", "classes", "backbone", "weights_digest", "preprocess", "tangent", "tail", "base_digest",
         "digest", "component", "root_digest", "versions", "files",
     }  # fmt: skip

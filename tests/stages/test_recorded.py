@@ -133,7 +133,8 @@ def test_an_extraction_goes_on_without_its_file(finished, tmp_path):
         taftcache.append(taftcache.inspect_recipe(path))
     with pytest.raises(RecipeError, match="is a store") as named:
         recipe_file(path)
-    (note,) = taftcache.inspect(path).notes
+    note, outdated = taftcache.inspect(path).notes
+    assert outdated.startswith("not made from the rows and settings that the store has now: models/")
     typed = note.partition("recipe: ")[2]
     file = "'a store-recipe.toml'"
     assert typed == f"taftcache inspect '{path}' --recipe > {file} && taftcache extract {file}"
@@ -180,7 +181,11 @@ def test_a_training_that_is_not_over_says_so(store, tmp_path):
         assert taftcache.inspect(opened).notes == []
         with opened.transaction() as change:
             change.put("components/000", kept[0], {**kept[1], "key": INTERRUPTED_KEY})
-        assert taftcache.inspect(opened).notes == [f"not trained to the end: 000; to go on: {train}"]
+        assert taftcache.inspect(opened).notes == [
+            f"not trained to the end: 000; to go on: {train}",
+            "not made from the rows and settings that the store has now: components/000, models/mean; "
+            "next: taftcache train",
+        ]
 
 
 def test_work_that_was_stopped_is_shown(photographed, images, tmp_path, monkeypatch):
@@ -201,4 +206,5 @@ def test_work_that_was_stopped_is_shown(photographed, images, tmp_path, monkeypa
     with open_store(path):  # then one is at work
         assert taftcache.inspect(path).notes == []
     taftcache.append(asked)
-    assert taftcache.inspect(path).notes == []
+    (note,) = taftcache.inspect(path).notes
+    assert note.startswith("not made from the rows and settings that the store has now: components/000")

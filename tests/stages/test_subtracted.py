@@ -90,7 +90,7 @@ def test_what_was_subtracted_is_said_until_it_is_back(path):
     with open_store(path) as store:
         taftcache.train(store, shards=["000", "001"])
         taftcache.compose(store)
-    assert taftcache.inspect(path).notes == []
+    assert not [note for note in taftcache.inspect(path).notes if "left out" in note]
 
 
 def test_rows_that_go_elsewhere_say_nothing_of_what_was_subtracted(path):

@@ -358,7 +358,7 @@ def test_everything_is_printed_by_the_console():
     found = [
         f"{file.name}:{node.lineno}"
         for file in PRINTERS.rglob("*.py")
-        if file != Path(console.__file__)
+        if file not in (Path(console.__file__), Path(stages_progress.__file__))  # whose lines are for notebooks
         if any(word in (text := file.read_text("utf-8")) for word in ("print(", "echo(", "stdout"))
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "typer.echo", "sys.stdout.write")
