@@ -96,17 +96,7 @@ FORGET |= {"mode", "destroyed", "dropped_shards", "classes", "passes", "bytes", 
 FORGET |= {"expected_seconds", "matched", "copies_taken", "in_source", "held_out"}
 AUDIT = {"store", "root_digest", "findings", "receipts", "signed", "tombstones", "certificates", "replayed", "notes"}
 AUDIT |= {"newest", "also", "passed", "unsaved", "harmless"}
-RECEIPTS = {
-    "store",
-    "root_digest",
-    "receipts",
-    "unreadable",
-    "samples",
-    "perhaps",
-    "from_export",
-    "same_end",
-    "outside",
-}
+RECEIPTS = {"store", "root_digest", "receipts", "unreadable", "samples", "perhaps", "from_export"}
 COMPARE = {"store", "digests", "rows", "held_out", "classes", "backbone", "seeds", "reports", "spent", "seconds"}
 COMPARE |= {"machine", "date", "libraries", "recipe", "kept", "notes", "shards"}
 INFLUENCE = {"store", "model", "sample", "label", "shard", "moved", "distance_bound", "own_logit", "own_logit_without"}
