@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from taftcache.errors import SolveError
@@ -167,6 +168,9 @@ class _WrittenOut(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is multi_head_attention_forward:  # inside it this mode is off, so there is no way but torch's switch
+            with sdpa_kernel(SDPBackend.MATH):
+                return func(*args, **(kwargs or {}))
         return (_attention if func is scaled_dot_product_attention else func)(*args, **(kwargs or {}))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from taftcache.backbone.cut.cut import Cut
@@ -248,6 +248,21 @@ def test_attention_is_written_out_in_the_tails_own_thread_alone(mask):
         assert torch.equal(attention(), written)
         assert torch.equal(other.submit(attention).result(), fused)
     assert not torch.equal(fused, written)
+
+
+def test_torchs_own_attention_module_is_written_out_too():
+    """Inside its function no mode is on, and forward mode raised NotImplementedError."""
+    module, x = nn.MultiheadAttention(8, 2).eval(), torch.randn(T, 2, 8, generator=torch.Generator().manual_seed(2))
+    weights = {name: p.detach() for name, p in module.named_parameters()}
+
+    def value(w: dict[str, Tensor]) -> Tensor:
+        return functional_call(module, w, (x, x, x), {"need_weights": False})[0]
+
+    with functional_tail._exact(x):
+        _, moved = jvp(value, (weights,), ({name: torch.ones_like(p) for name, p in weights.items()},))
+    step = 1e-3
+    ends = [value({name: p + sign * step for name, p in weights.items()}) for sign in (1, -1)]
+    assert torch.allclose(moved, (ends[0] - ends[1]) / (2 * step), atol=1e-2)
 
 
 def test_no_factors():
