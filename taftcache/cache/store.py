@@ -10,7 +10,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from blake3 import blake3
 from numpy.typing import NDArray
 
 from taftcache.cache.arrays import DaskRows, RowDataset, ShardRows
@@ -324,9 +323,8 @@ class FeatureStore:
         several = [*by_key.items()]
 
         def is_forgotten(text: str) -> bool:
-            data = text.encode(errors="surrogatepass")
             for key, hashes in several:
-                if blake3(data, key=key).digest() in hashes:
+                if ledger.tombstone_bytes(text, key) in hashes:
                     return True
             return not text.isascii() and self.is_forgotten(text)  # in another form
 
