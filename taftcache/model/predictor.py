@@ -192,13 +192,9 @@ class TangentModel(nn.Module):
             BackboneError: the store was made from vectors, without a backbone.
             IdentityError: the backbone at hand has other weights than the store's.
         """
-        if not isinstance(store, FeatureStore):
-            with FeatureStore(store) as opened:
-                model = cls.read(opened, name, device, consent)
-                warn_if_outdated(opened, name)
-        else:
-            model = cls.read(store, name, device, consent)
-            warn_if_outdated(store, name)
+        with nullcontext(store) if isinstance(store, FeatureStore) else FeatureStore(store) as opened:
+            model = cls.read(opened, name, device, consent)
+            warn_if_outdated(opened, name)
         return model
 
     @classmethod
