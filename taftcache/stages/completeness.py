@@ -82,6 +82,11 @@ def subtracted_notes(store: FeatureStore, rows: Mapping[str, int] | None = None)
     ]
 
 
+def subtracted_among(store: FeatureStore, rows: Mapping[str, int]) -> list[str]:
+    """``subtracted_notes`` on those of the shards in ``rows`` that are subtracted."""
+    return subtracted_notes(store, {name: rows[name] for name in subtracted(store) if name in rows})
+
+
 def unsolved_notes(store: FeatureStore, *, private: bool) -> list[str]:
     """A note on what a training that never began, or was stopped, has left to do; none where there is nothing to train.
 

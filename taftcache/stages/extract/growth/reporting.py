@@ -11,7 +11,7 @@ from pathlib import Path
 from taftcache.backbone.forward.extract import RowCounts
 from taftcache.cache.store import FeatureStore
 from taftcache.names import PRIVATE, component_of, counted, first_few, is_model
-from taftcache.stages.completeness import subtracted_notes
+from taftcache.stages.completeness import subtracted_among
 from taftcache.stages.extract.forgotten import NOT_THERE, left_out_notes, taking
 from taftcache.stages.extract.growth.planning import AppendPlan, class_notes
 from taftcache.stages.report import Report
@@ -67,8 +67,7 @@ def append_report(
         added = {shard.name: now.get(shard.name, 0) - plan.rows.get(shard.name, 0) for shard in plan.shards}
     skipped = sum(count.skipped for count in counts or ())
     touched = {name for name, rows in added.items() if rows} | plan.labels.keys()
-    subtracted = store.manifest.plan.get("subtracted", [])
-    left = {name: plan.rows[name] + added.get(name, 0) for name in subtracted if name in touched}
+    present = {name: plan.rows.get(name, 0) + added.get(name, 0) for name in touched}
     return AppendReport(
         store=store.path,
         root_before=plan.root_before,
@@ -91,7 +90,7 @@ def append_report(
             *notes,
             *class_notes(plan),
             *_label_notes(store, plan),
-            *subtracted_notes(store, left),
+            *subtracted_among(store, present),
             *left_out_notes(plan.closed),
             *left_out_notes(plan.strange, NOT_THERE, taking(len(plan.strange), plan.alone)),
             *([] if counts is None else _unmade_notes(store, plan)),

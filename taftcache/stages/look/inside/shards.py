@@ -12,11 +12,10 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError
-from taftcache.model.members import subtracted
 from taftcache.model.meta import loss_of, of_each_class, ridge_of
 from taftcache.model.outdated import Keys
 from taftcache.names import PRIVATE, STATED, component_of
-from taftcache.stages.completeness import subtracted_notes
+from taftcache.stages.completeness import subtracted_among
 from taftcache.stages.look.inside.statistics import Activations, activations
 from taftcache.stages.report import Report
 from taftcache.stages.train.outdated import outdated_notes
@@ -97,7 +96,7 @@ def inspect_shard(store: Place, name: str) -> ShardReport:
         component=describe_model(component, ref, ref.whole_meta()) if ref is not None else None,
         first_samples=shard.sample_ids[:NAMED],
         notes=[
-            *(subtracted_notes(store, {name: shard.rows}) if name in subtracted(store) else []),
+            *subtracted_among(store, {name: shard.rows}),
             *outdated_recorded(store, component),
         ],
     )
