@@ -15,6 +15,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import ArgumentError, local_path
 from taftcache.model.outdated import Keys
 from taftcache.names import BASE, default_model
+from taftcache.stages.file_texts import HDF5, PARQUET, ZIP
 from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet, write_projector
 from taftcache.stages.progress import Progress, noting, or_silent
 from taftcache.stages.report import Report
@@ -59,7 +60,7 @@ FORMATS: dict[ExportFormat, Callable[[FeatureStore, Path, OnRows], int]] = {
 }
 """Format -> function that writes a store's rows to a new file and returns its size in bytes."""
 
-MARKS: dict[ExportFormat, bytes] = {"hdf5": b"\x89HDF", "npz": b"PK\3\4", "parquet": b"PAR1"}
+MARKS: dict[ExportFormat, bytes] = {"hdf5": HDF5, "npz": ZIP, "parquet": PARQUET}
 """Format -> what its files begin with."""
 
 ENDINGS: dict[str, ExportFormat] = {".h5": "hdf5", ".hdf5": "hdf5", ".npz": "npz", ".parquet": "parquet"}
