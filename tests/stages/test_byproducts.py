@@ -378,7 +378,7 @@ def test_numbers_and_classes_in_a_models_folder_are_no_ids(store, tmp_path, monk
         common = common.difference(*(ids for ids, _ in told)).union(opened.classes)
         monkeypatch.setattr(FeatureStore, "asker", lambda _: common.__contains__)
         found = Findings(store=store)
-        byproducts.check_folder(opened, place, found)
+        byproducts.check_folders(opened, [place], found)
     assert not found.findings
     assert [note.partition(" with a forgotten id")[0] for note in found.notes] == [f"{place}: 1 file (other.md)"]
 

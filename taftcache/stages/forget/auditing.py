@@ -12,7 +12,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.names import COMPONENT
 from taftcache.stages.completeness import still_missing, subtracted_notes, untrained_notes
-from taftcache.stages.forget.byproducts import check_folder, existing_folder
+from taftcache.stages.forget.byproducts import check_folders, existing_folder
 from taftcache.stages.forget.certificates import CheckedCertificate
 from taftcache.stages.forget.chain import check_beside, check_ledger
 from taftcache.stages.forget.finding import Finding, Findings
@@ -134,7 +134,7 @@ def audit(
         check_leftovers(store, to)
         check_names(store, to)
         certificates = check_models(store, progress, to)
-        left_out = sum([check_folder(store, folder, to, strict, harmless, folders) for folder in folders])
+        left_out = check_folders(store, folders, to, strict, harmless)
         unsaved: list[str] = []
         if to.findings:
             store.check_current()  # raises if another commit came between: findings of a mixed state mean nothing

@@ -59,18 +59,12 @@ def existing_folder(folder: Path | str) -> Path:
     return path
 
 
-def check_folder(
-    store: FeatureStore,
-    folder: Path,
-    to: Findings,
-    strict: bool = False,
-    harmless: Sequence[str] = (),
-    others: Sequence[Path] = (),
+def check_folders(
+    store: FeatureStore, folders: Sequence[Path], to: Findings, strict: bool = False, harmless: Sequence[str] = ()
 ) -> int:
-    """Look through all files below ``folder`` for what was made from forgotten rows. No links to folders are followed;
-    those that lead out of it, and into none of the ``others`` that are searched, are named. Returns how many there is
-    something to be said of, but are left out, because their path below ``folder`` matches one of the patterns
-    ``harmless``.
+    """Look through all files below ``folders`` for what was made from forgotten rows. No links to folders are followed;
+    those that lead out of all that is searched are named. Returns how many there is something to be said of, but are
+    left out, because their path below a folder matches one of the patterns ``harmless``.
 
     Findings are unfinished files, forgotten ids in texts and files of rows and as names, other stores with rows of
     forgotten ids or with such ids in their texts, and whatever names this store, or its shards, as they were before a
@@ -78,9 +72,17 @@ def check_folder(
     cannot be judged, such as components that name no rows, and what was not searched; if ``strict``, these are findings
     too.
     """
-    known = _Known.of(store)
+    if not folders:
+        return 0
+    known, searched = _Known.of(store), [*map(os.path.realpath, (store.place, *folders))]
+    return sum([_check_folder(known, folder, searched, to, strict, harmless) for folder in folders])
+
+
+def _check_folder(
+    known: _Known, folder: Path, searched: Sequence[str], to: Findings, strict: bool, harmless: Sequence[str]
+) -> int:
     found, noted = defaultdict[_Verdict, dict[Path, str]](dict), defaultdict[str, list[Path]](list)
-    left_out, searched = list[Path](), [*map(os.path.realpath, (store.path, folder, *others))]
+    left_out = list[Path]()
     for path, verdict in _judged_below(known, folder, searched):
         claims = Findings(store=to.store)
         if not os.path.isdir(path) and not _checked_claim(path, claims):
