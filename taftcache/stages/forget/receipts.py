@@ -174,8 +174,8 @@ class ReceiptsReport(Report):
     unreadable: numbers of entries from before their key was destroyed. These are receipts and adopted tombstones: for
     an id that is "unknown", nobody can tell whether one of them forgot it.
     samples: an answer for each id that was asked about, in the same order. perhaps: receipts that may be about one of
-    them, since they keep only a digest of their ids. from_export: whether the rows came from the export of
-    another store: what that had forgotten is not known here.
+    them, since they keep only a digest of their ids. from_export: whether the rows came from the
+    export of another store: what that had forgotten is not known here.
     """
 
     store: Path

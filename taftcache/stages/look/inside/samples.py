@@ -26,8 +26,8 @@ class SampleReport(Report):
     its tokens. max_abs: its largest absolute value. predictions: by model: class, logit of its own class, margin over
     the best other class. "base" is the untouched one; the margin is None where there is no other class. moved_bound:
     the most that forgetting it can move its shard's component. None for held-out rows, and if the component is not a
-    solution of the rows that are there. notes: which models are
-    outdated, and what the promise of private models does not cover of all this.
+    solution of the rows that are there. notes: which models are outdated, and what the promise of private models does
+    not cover of all this.
     """
 
     sample: str
