@@ -74,7 +74,7 @@ def check_folders(
     """
     if not folders:
         return 0
-    known, searched = _Known.of(store), [os.path.realpath(each) for each in (store.place, *folders)]
+    known, searched = _Known.of(store), [*map(os.path.realpath, (store.place, *map(str, folders)))]
     return sum([_check_folder(known, folder, searched, to, strict, harmless) for folder in folders])
 
 
