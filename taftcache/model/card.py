@@ -102,6 +102,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         f"base point, f(x) + J(x) Δw. {what}",
         "",
         f"- Backbone: `{model.cut.backbone.name}`; {tail}.",
+        *_licence(model.cut.backbone),
         f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
         *_classes(model),
         *_preprocessed(model.transform.description()),
@@ -123,6 +124,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
     else:
         unsaid[-1] += ";"
         unsaid.append("anything about privacy. Whoever holds an earlier version can see what changed.")
+    unsaid += ["Nothing here proves this text: `taftcache audit` checks what it says of training, in the store."]
     return "\n".join([*lines, "", *unsaid, ""])
 
 
@@ -177,15 +179,14 @@ def on_hub(text: str, name: str) -> str:
 
 
 def _front_matter(origin: Origin, model: TangentModel, native: bool) -> list[str]:
-    """The lines between the two ``---``. A value is JSON, which is YAML, too."""
-    said = _published(model.cut.backbone)
+    """The lines between the two ``---``. A value is JSON, which is YAML, too. No licence: a hub would take that of the
+    backbone's weights for one to all that is in the folder."""
     fields: dict[str, Any] = {
         "library_name": "timm" if native else "taftcache",
         "pipeline_tag": "image-classification",
         "tags": ["image-classification", "tangent-model", "taftcache", *(["timm"] if native else [])],
-        **({"license": said["license"]} if said.get("license") else {}),
     }
-    if hub := said.get("hf_hub_id"):
+    if hub := _published(model.cut.backbone).get("hf_hub_id"):
         fields |= {"base_model": hub, "base_model_relation": "finetune"}
     if origin.dataset:
         fields["datasets"] = [origin.dataset]
@@ -199,6 +200,11 @@ def _published(backbone: Backbone) -> Mapping[str, Any]:
     named = backbone.config["weights"] in ("pretrained", "bundled", "folder") or "." in backbone.name
     cfg: Any = backbone.network.pretrained_cfg
     return dict(cfg) if named else {}
+
+
+def _licence(backbone: Backbone) -> list[str]:
+    said = _published(backbone).get("license")
+    return [f"- Licence of the backbone's weights: {_code(str(said))}. This model's own is not stated."] if said else []
 
 
 def _result(score: Score, dataset: str | None) -> dict[str, Any]:

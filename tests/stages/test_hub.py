@@ -148,7 +148,7 @@ def test_the_card_says_what_hubs_read(finished, folders):
         text = (folders[kind] / "README.md").read_text(encoding="utf-8")
         told = front_matter(text)
         assert told["library_name"] == {"tangent": "taftcache", "head": "timm"}[kind]
-        assert told["license"] == "apache-2.0"
+        assert "- Licence of the backbone's weights: `apache-2.0`." in text
         assert {"taftcache", "image-classification"} <= set(told["tags"])
         assert told["datasets"] == ["digits"]
         [result] = ModelCard(text).data.eval_results
@@ -183,14 +183,17 @@ def test_published_weights_are_named_and_others_are_not(tmp_path):
     backbone: Any = model.cut.backbone
     backbone.model.pretrained_cfg = {**backbone.model.pretrained_cfg, "license": "cc-by-nc-4.0", "hf_hub_id": "timm/x"}
     for weights, name, said in (
-        ("pretrained", "vit", {"base_model": "timm/x", "license": "cc-by-nc-4.0"}),
-        ("file", "vit.published", {"base_model": "timm/x", "license": "cc-by-nc-4.0"}),
-        ("file", "vit", {}),
+        ("pretrained", "vit", True),
+        ("file", "vit.published", True),
+        ("file", "vit", False),
     ):
         model.cut.backbone = replace(backbone, name=name, config={**backbone.config, "weights": weights})
         save_model(model, tmp_path / f"{weights}-{name}", name="models/head")
-        told = front_matter((tmp_path / f"{weights}-{name}" / "README.md").read_text(encoding="utf-8"))
-        assert {key: told[key] for key in ("base_model", "license") if key in told} == said
+        text = (tmp_path / f"{weights}-{name}" / "README.md").read_text(encoding="utf-8")
+        told = front_matter(text)
+        assert told.get("base_model") == ("timm/x" if said else None)
+        assert ("- Licence of the backbone's weights: `cc-by-nc-4.0`." in text) == said
+        assert "license" not in told  # a hub reads it as that of all that is in the folder
 
 
 def test_no_path_and_no_private_accuracy_on_a_card(photographed, trained, tmp_path):
