@@ -34,9 +34,9 @@ from taftcache.cache.format.parts import Skipped
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreWriteError
-from taftcache.model.description import DESCRIPTION
+from taftcache.model.description import DESCRIPTION, read_description
 from taftcache.model.programs import PROGRAM
-from taftcache.model.saved import CARD
+from taftcache.model.saved import CARD, WEIGHTS
 from taftcache.paper.fits import Fits
 from taftcache.report.write import write_bytes
 from taftcache.stages import file_texts
@@ -124,6 +124,22 @@ def test_a_program_is_judged_by_the_model_that_it_was_exported_with(store, tmp_p
     assert found() == []
     new.write_bytes(new.read_bytes() + b" ")
     assert found() == [("undecided", str(tmp_path / "out"))]
+
+
+def test_a_model_that_claims_the_present_root_has_the_numbers_that_are_there(store, tmp_path):
+    """One edited line of an old export made an audit pass."""
+    taftcache.export_model(store, tmp_path / "old")
+    with open_store(store) as opened:
+        taftcache.forget(opened, [opened.shard("000").sample_ids[2]])
+    taftcache.export_model(store, tmp_path / "new")
+    about, now = (tmp_path / name / DESCRIPTION for name in ("old", "new"))
+    present = {"root_digest": read_description(now.parent).root_digest}
+    about.write_text(json.dumps(json.loads(about.read_text()) | present))
+    (found,) = taftcache.audit(store, also=[tmp_path]).findings
+    assert (found.kind, found.where) == ("by-product", str(about))
+    assert "other numbers" in found.problem
+    shutil.copy(tmp_path / "new" / WEIGHTS, about.with_name(WEIGHTS))
+    assert taftcache.audit(store, also=[tmp_path], strict=True).passed
 
 
 @pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")

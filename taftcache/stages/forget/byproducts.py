@@ -16,6 +16,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
 from taftcache.backbone.files import file_digest
 from taftcache.backbone.sources.folder import SUFFIXES
 from taftcache.cache.format import ledger
@@ -29,7 +33,7 @@ from taftcache.cache.write.tombstones import are_tombstones
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError, local_path
 from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION, read_description
-from taftcache.model.saved import CARD
+from taftcache.model.saved import CARD, WEIGHTS, under
 from taftcache.names import ROWS_OF, counted, first_few, is_model, told_apart
 from taftcache.privacy.statement import audit_statement
 from taftcache.stages.file_texts import FileTexts, read_texts
@@ -284,6 +288,15 @@ class _Known:
         own = _numbers(data)
         return own is not None and own not in self._there
 
+    def is_other_model(self, folder: Path) -> bool:
+        """Whether a model exported to ``folder`` has other numbers than the store's model of its name."""
+        named, weights = read_description(folder).model, folder / WEIGHTS
+        if not (weights.is_file() and is_model(named) and named in self.store.objects()):
+            return False
+        own, moved = Component.decode(self.store.read_object(named)), under("delta", load_file(weights))
+        shapes = {name: tuple(tensor.shape) for name, tensor in moved.items()}
+        return own.layout.shapes != shapes or not torch.equal(own.layout.flatten(moved), own.delta)
+
     @cached_property
     def suffixes(self) -> frozenset[str]:
         """Those of images, and the commonest of the store's own ids: of ids like ``v1.0042``, each has another."""
@@ -429,7 +442,7 @@ def _of_file(known: _Known, path: Path) -> _Verdict:
     """The verdict on a file, whatever is in it: none ends the audit of the others."""
     try:
         return _of_readable(known, path)
-    except (OSError, ValueError):
+    except (OSError, ValueError, TaftcacheError, SafetensorError):
         return UNREAD if known.before else FINE
 
 
@@ -456,6 +469,8 @@ def _of_readable(known: _Known, path: Path) -> _Verdict:
         return UNSURE if known.is_strange(path.read_bytes()) else FINE
     if verdict is None:
         return _beside(known, path) or COMMON if named == COMMON or ids or numbers else FINE
+    if verdict == FINE and path.name == DESCRIPTION and known.is_other_model(path.parent):
+        return _Verdict("found", "a model that names the store as it is now, but has other numbers than the one there")
     is_student = verdict.kind == "found" and f'"{ROWS_OF}' in read.about
     return replace(verdict, of_student=True) if is_student else verdict
 
