@@ -12,7 +12,7 @@ import msgspec
 from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, StoreError
-from taftcache.names import counted, typed
+from taftcache.names import counted, shard_of, them, typed
 from taftcache.privacy.budget import EVENT
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.signature import STORE, is_signed, signed_text, store_digest
@@ -217,11 +217,16 @@ def _dates(entries: Sequence[Entry], to: Findings) -> None:
 
 
 def _copies(entries: Sequence[Entry], to: Findings) -> None:
-    """Note each receipt whose request left copies of its rows: a request forgets ids, not all rows with their bytes."""
+    """Note each receipt whose request left copies of its rows: a request forgets ids, not all rows with their bytes.
+
+    No receipt says which rows these were, so nobody can tell whether it was them that a later request took.
+    """
+    last = max((e["seq"] for e in entries if e.get("event") == FORGOTTEN and e.get("samples")), default=0)
     for entry in entries:
         if entry.get("event") == FORGOTTEN and (count := entry.get("copies")):
-            rows = counted(count, "row")
-            to.notes.append(f"{_place(entry)}: {rows} of other ids held the very bytes of what it forgot, and stayed")
+            rows = f"{counted(count, 'row')} of other ids held the very bytes of what it forgot, and stayed"
+            since = f" then; a later request may have taken {them(count)}" if entry["seq"] < last else ""
+            to.notes.append(f"{_place(entry)}: {rows}{since}")
 
 
 def _place(entry: Entry) -> str:
