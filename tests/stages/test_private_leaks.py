@@ -362,7 +362,7 @@ def test_seeded_noise_called_private_is_found(store):
     ]
 
 
-def test_signed_receipts_beside_private_trainings(private, tmp_path):
+def test_signed_receipts_beside_private_trainings(private, tmp_path, capsys):
     pytest.importorskip("cryptography")
     key = tmp_path / "key.pem"
     public = make_key(key)
@@ -372,6 +372,8 @@ def test_signed_receipts_beside_private_trainings(private, tmp_path):
     assert (report.findings, report.receipts, report.signed) == ([], 1, 1)
 
 
+    show_audit(report)  # of two trainings that are not signed, and the receipt
+    assert "1 receipt in one chain, 1 of 3 entries signed; " in capsys.readouterr().out
 def test_the_mapping_is_text_of_one_kind(private):
     with open_store(private) as store:
         with store.transaction() as change:
