@@ -39,6 +39,24 @@ def is_receipt(entry: Entry) -> bool:
     return entry.get("event") not in (EVENT, ledger.ADOPT)
 
 
+def training_of(entries: Sequence[Entry], name: str) -> Entry | None:
+    """The entry of the last private training of the component ``name``, which is the one that made it."""
+    every = (e for e in reversed(entries) if e.get("event") == EVENT and e.get("component") == name)
+    return next(every, None)
+
+
+def left_since(entries: Sequence[Entry], name: str) -> int | None:
+    """How many samples of its shard have left since the private component ``name`` was trained, by the ledger's
+    ``entries``; None if they do not say."""
+    if (trained := training_of(entries, name)) is None:
+        return None
+    later = [e.get("shards") for e in entries if e["seq"] > trained["seq"] and e.get("event") == FORGOTTEN]
+    try:
+        return sum(rows.get(shard_of(name), 0) for rows in msgspec.convert(later, list[dict[str, int]]))
+    except msgspec.ValidationError:
+        return None
+
+
 def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> tuple[int, int]:
     """Check the chain, its signatures, dates and tombstones; returns the numbers of receipts and valid signatures.
 
