@@ -224,7 +224,7 @@ LARGE_EPSILON = 10
 
 
 def epsilon_text(value: float) -> str:
-    """ε in four digits, rounded up, because a smaller one would not hold."""
+    """ε, or the δ of a group, in four digits, rounded up, because a smaller one would not hold."""
     unit = 10.0 ** (floor(log10(value)) - 3) if value > 0 else 1.0
     return f"{ceil(value / unit * (1 - 1e-12)) * unit:.4g}"
 

@@ -403,7 +403,9 @@ def _promise(said: Mapping[str, Any]) -> list[str]:
     lines = [
         f"(ε, δ) = ({epsilon}, {said['delta']:g}): with {one} in the data (`{said['relation']}`), the",
         f"probability of any outcome is at most e^{epsilon} times as large, plus {said['delta']:g}. A row is one",
-        "cached sample: of a person or a picture that is in several of them it promises less.",
+        "cached sample: of a person or a picture that is in several of them it promises less. Samples that its store",
+        "has forgotten since may be among those that it was trained on: of k of them together it promises k times ε,",
+        "with a larger δ.",
         "To publish each row whole with probability δ would keep it, so δ says something where it is far below one in",
         "the rows in all.",
     ]

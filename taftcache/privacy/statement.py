@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from taftcache.errors import FormatError, RecipeError, SolveError
-from taftcache.names import ONE_SETTING, PRIVATE, component_of, epsilon_text
+from taftcache.names import ONE_SETTING, PRIVATE, component_of, counted, epsilon_text
 from taftcache.privacy.accountant import LEAST_NOISE, Release, epsilon
 from taftcache.privacy.spec import Delta, Mechanism, Relation
 
@@ -204,23 +204,53 @@ def after(statement: Statement, spent: float) -> Statement:
     return msgspec.structs.replace(statement, tuning=f"{statement.tuning}; {more}")
 
 
-def forgetting_note(meta: Mapping[str, Any], samples: int, kept: bool) -> str:
+def forgetting_note(meta: Mapping[str, Any], samples: int, before: int | None, kept: bool) -> str:
     """What a receipt says about a private component when so many samples of its shard are forgotten.
+
+    ``before``: how many had left by earlier requests since it was trained; None if that is not known.
+    """
+    if not kept:
+        return "destroyed; what its training spent of the budget stays spent"
+    said = Statement.from_dict(meta[PRIVATE])
+    if not said.private:
+        return f"kept, but {_difference(said, samples)}"
+    if before is None:
+        others = "not counted here: samples of earlier requests"
+    elif before:
+        others = f"with those of earlier requests since it was trained, by {_bound(said, samples + before)}"
+    else:
+        others = "no other sample of its shard has left since it was trained"
+    return (
+        f"kept: {_difference(said, samples)}; {others}. Erasure takes them out of the cache, which that promise does "
+        "not cover. What the training spent of the budget stays spent"
+    )
+
+
+def kept_note(meta: Mapping[str, Any], samples: int) -> str:
+    """What an audit says about a private component if so many samples of its shard have left since it was trained.
+
+    Raises:
+        FormatError: its statement is not what ``as_dict`` makes.
+    """
+    left = f"{counted(samples, 'sample')} of its shard left since it was trained"
+    return f"kept, and {left}: {_difference(Statement.from_dict(meta[PRIVATE]), samples)}"
+
+
+def _difference(said: Statement, samples: int) -> str:
+    """How far a component can be from one without so many samples of its shard."""
+    if not said.private:
+        return "trained without private noise: nothing bounds what it holds of them"
+    other = "had others in their place" if said.relation == "replace-one" else "never saw them"
+    one = f", epsilon of one: {epsilon_text(said.epsilon)}" + ("" if said.tuning == ONE_SETTING else f"; {said.tuning}")
+    return f"by its privacy its distribution differs from that of a model that {other} by {_bound(said, samples, one)}"
+
+
+def _bound(said: Statement, samples: int, more: str = "") -> str:
+    """ε and δ of so many samples as a group.
 
     k samples are k steps from neighbour to neighbour: kε, and δ Σ_{i<k} e^{iε} (Vadhan 2017, lemma 2.2).
     """
-    said = Statement.from_dict(meta[PRIVATE])
-    if not kept:
-        return "destroyed; what its training spent of the budget stays spent"
-    if not said.private:
-        return "kept, but trained without private noise: nothing bounds what it holds of them"
-    other = "had others in their place" if said.relation == "replace-one" else "never saw them"
-    group = said.delta * sum(exp(min(i * said.epsilon, 700.0)) for i in range(samples))
-    bound = f"at most epsilon {epsilon_text(samples * said.epsilon)} at delta {min(1.0, group):.3g}"
-    chosen = "" if said.tuning == ONE_SETTING else f"; {said.tuning}"
-    return (
-        f"kept: by its privacy its distribution differs from that of a model that {other} by {bound} "
-        f"(samples: {samples}, epsilon of one: {epsilon_text(said.epsilon)}{chosen}); those that left before count "
-        "with them. Erasure takes them out of the cache, which that promise does not cover. What the training spent of "
-        "the budget stays spent"
-    )
+    delta = min(1.0, said.delta * sum(exp(min(i * said.epsilon, 700.0)) for i in range(samples)))
+    void = "" if delta < 1 else ", which bounds nothing"
+    epsilon = epsilon_text(samples * said.epsilon)
+    return f"at most epsilon {epsilon} at delta {epsilon_text(delta)}{void} (samples: {samples}{more})"

@@ -58,7 +58,8 @@ def show_audit(report: AuditReport) -> None:
         else ""
     )
     say(
-        f"{counted(report.receipts, 'receipt')} in one chain, {report.signed} signed;"
+        f"{counted(report.receipts, 'receipt')} in one chain,"
+        f" {report.signed} of {counted(report.newest.entries, 'entry')} signed;"
         f" {counted(report.tombstones, 'tombstone')}{marks}"
     )
     OUT.print(f"root {report.root_digest}")

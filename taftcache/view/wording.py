@@ -118,7 +118,7 @@ def receipt_lines(r: Receipt, unreadable: bool) -> list[str]:
             f"{r.copies_taken} of the ids not named, but with the very same bytes as one that was (--with-copies)"
         )
     if r.copies:
-        lines.append(f"{counted(r.copies, 'row')} of other ids held the very same bytes, and stayed")
+        lines.append(f"{counted(r.copies, 'row')} of other ids held the very same bytes, and stayed then")
     lines += [proof_text(name, c) for name, c in r.certificates.items()]
     lines += [f"note: {note}" for note in r.notes]
     if unreadable:

@@ -21,6 +21,7 @@ N, D = 40, 6
 IDS = [f"v/{k:02d}" for k in range(N)]
 LABELS = np.array(["ant", "bee"])[np.arange(N) % 2]
 COPIES = ["test/00000001", "v/07", "v/30"]  # of v/04: one is held out, one has another label
+STAYED = "ledger/000001: 3 rows of other ids held the very bytes of what it forgot, and stayed"
 OVERRIDES = ["store.shards=2", "store.chunk_rows=8", "store.dtype=float32", "device=cpu"]
 
 
@@ -59,6 +60,7 @@ def test_copies_are_named_counted_and_forgotten_with_it(made, tmp_path, capsys):
         entry = store.ledger()[-1]
         assert entry["copies"] == 3
         assert not any(name in str(entry) for name in COPIES), "their ids would remain in the ledger"
+        assert [n for n in taftcache.audit(store).notes if "very bytes" in n] == [STAYED]
         rest = taftcache.forget(store, ["v/30"], with_copies=True)
         others = [i for i in COPIES if i != "v/30"]
         assert (sorted(rest.forgotten), sorted(rest.copies_taken), rest.copies) == (COPIES, others, [])
@@ -66,11 +68,13 @@ def test_copies_are_named_counted_and_forgotten_with_it(made, tmp_path, capsys):
         assert (store.ledger()[-1]["copies"], store.ledger()[-1]["copies_taken"]) == (0, 2)
         assert not any(name in str(store.ledger()[-1]) for name in COPIES), "their ids would remain in the ledger"
     show_receipts(taftcache.receipts(path))
-    assert "2 of the ids not named, but with the very same bytes as one that was" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 of the ids not named, but with the very same bytes as one that was" in said
+    assert "3 rows of other ids held the very same bytes, and stayed then" in said
     audited = taftcache.audit(path)
     assert (audited.findings, [n for n in audited.notes if "very bytes" in n]) == (
         [],
-        ["ledger/000001: 3 rows of other ids held the very bytes of what it forgot, and stayed"],
+        [f"{STAYED} then; a later request may have taken them"],
     )
     with open_store(by_id) as store:
         once = taftcache.forget(store, iter(["v/04"]), with_copies=True)  # read once, and looked up twice

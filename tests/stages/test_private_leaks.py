@@ -28,6 +28,7 @@ from taftcache.privacy.statement import NOT_COVERED
 from taftcache.stages.train.private import preparing
 from taftcache.stages.train.private.records import KEYS, read_keys
 from taftcache.stages.train.record import settings_of
+from taftcache.terminal.forgetting import show_audit
 from tests.keys import make_key
 from tests.seeded import seeded_noise
 from tests.stages.making import open_store, settings
@@ -255,6 +256,7 @@ def test_the_card_says_of_which_data_sets_it_promises_and_of_what_tuning(relatio
     card = "\n".join(_promise(said))
     assert f"with {one} in the data" in card
     assert "How the settings were chosen: by eye." in card
+    assert "of k of them together it promises k times ε,\nwith a larger δ." in card  # of those forgotten since
     card = "\n".join(_promise({**said, "private": False}))
     assert "None: its noise came from a seed" in card
     assert "(ε, δ)" not in card
@@ -362,7 +364,7 @@ def test_seeded_noise_called_private_is_found(store):
     ]
 
 
-def test_signed_receipts_beside_private_trainings(private, tmp_path):
+def test_signed_receipts_beside_private_trainings(private, tmp_path, capsys):
     pytest.importorskip("cryptography")
     key = tmp_path / "key.pem"
     public = make_key(key)
@@ -370,6 +372,8 @@ def test_signed_receipts_beside_private_trainings(private, tmp_path):
         taftcache.forget(store, [store.shard("000").sample_ids[0]], signing_key=key)
     report = taftcache.audit(private, public_key=public)
     assert (report.findings, report.receipts, report.signed) == ([], 1, 1)
+    show_audit(report)  # of two trainings that are not signed, and the receipt
+    assert "1 receipt in one chain, 1 of 3 entries signed; " in capsys.readouterr().out
 
 
 def test_the_mapping_is_text_of_one_kind(private):

@@ -33,12 +33,12 @@ class AuditReport(Report):
     """Whether every promise holds, and what was checked.
 
     passed: whether nothing was found. findings: the promises that do not hold. receipts: requests in the ledger.
-    signed: entries of the ledger with a valid signature. tombstones: one for each sample, class and shard that was
-    forgotten. also: further folders that were searched. harmless: files there that were left out of the verdict, as
-    asked, and of which something would have been said. certificates: by component, as recorded and as proven here.
-    newest: the ledger's last entry. unsaved: why ``head`` could not be brought up to date and what to try, a line each;
-    otherwise empty. replayed: rows that an old copy of the store had brought back, forgotten again. notes: what is no
-    failure.
+    signed: entries of the ledger with a valid signature, of ``newest.entries`` in all: receipts, private trainings and
+    tombstones that were taken over. tombstones: one for each sample, class and shard that was forgotten. also: further
+    folders that were searched. harmless: files there that were left out of the verdict, as asked, and of which
+    something would have been said. certificates: by component, as recorded and as proven here. newest: the ledger's
+    last entry. unsaved: why ``head`` could not be brought up to date and what to try, a line each; otherwise empty.
+    replayed: rows that an old copy of the store had brought back, forgotten again. notes: what is no failure.
     """
 
     store: Path

@@ -12,7 +12,7 @@ import msgspec
 from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, StoreError
-from taftcache.names import counted, typed
+from taftcache.names import counted, shard_of, them, typed
 from taftcache.privacy.budget import EVENT
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.signature import STORE, is_signed, signed_text, store_digest
@@ -37,6 +37,24 @@ class _Said(msgspec.Struct, frozen=True):
 def is_receipt(entry: Entry) -> bool:
     """Whether a ledger entry is the receipt of a request, not that of a private training or the store's own."""
     return entry.get("event") not in (EVENT, ledger.ADOPT)
+
+
+def training_of(entries: Sequence[Entry], name: str) -> Entry | None:
+    """The entry of the last private training of the component ``name``, which is the one that made it."""
+    every = (e for e in reversed(entries) if e.get("event") == EVENT and e.get("component") == name)
+    return next(every, None)
+
+
+def left_since(entries: Sequence[Entry], name: str) -> int | None:
+    """How many samples of its shard have left since the private component ``name`` was trained, by the ledger's
+    ``entries``; None if they do not say."""
+    if (trained := training_of(entries, name)) is None:
+        return None
+    later = [e.get("shards") for e in entries if e["seq"] > trained["seq"] and e.get("event") == FORGOTTEN]
+    try:
+        return sum(rows.get(shard_of(name), 0) for rows in msgspec.convert(later, list[dict[str, int]]))
+    except msgspec.ValidationError:
+        return None
 
 
 def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> tuple[int, int]:
@@ -217,11 +235,16 @@ def _dates(entries: Sequence[Entry], to: Findings) -> None:
 
 
 def _copies(entries: Sequence[Entry], to: Findings) -> None:
-    """Note each receipt whose request left copies of its rows: a request forgets ids, not all rows with their bytes."""
+    """Note each receipt whose request left copies of its rows: a request forgets ids, not all rows with their bytes.
+
+    No receipt says which rows these were, so nobody can tell whether it was them that a later request took.
+    """
+    last = max((e["seq"] for e in entries if e.get("event") == FORGOTTEN and e.get("samples")), default=0)
     for entry in entries:
         if entry.get("event") == FORGOTTEN and (count := entry.get("copies")):
-            rows = counted(count, "row")
-            to.notes.append(f"{_place(entry)}: {rows} of other ids held the very bytes of what it forgot, and stayed")
+            rows = f"{counted(count, 'row')} of other ids held the very bytes of what it forgot, and stayed"
+            since = f" then; a later request may have taken {them(count)}" if entry["seq"] < last else ""
+            to.notes.append(f"{_place(entry)}: {rows}{since}")
 
 
 def _place(entry: Entry) -> str:

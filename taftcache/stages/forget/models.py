@@ -26,9 +26,10 @@ from taftcache.names import (
     shard_of,
     typed,
 )
-from taftcache.privacy.budget import EVENT, weak_promise
-from taftcache.privacy.statement import Statement
+from taftcache.privacy.budget import weak_promise
+from taftcache.privacy.statement import Statement, kept_note
 from taftcache.stages.forget.certificates import CheckedCertificate, check_certificate
+from taftcache.stages.forget.chain import left_since, training_of
 from taftcache.stages.forget.finding import FindingKind, Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows
 from taftcache.stages.progress import Progress, numbered
@@ -189,22 +190,26 @@ def _keys(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, st
 def _private(
     store: FeatureStore, components: Mapping[str, Mapping[str, Any]], old: Collection[str], to: Findings
 ) -> set[str]:
-    """The components that were trained privately; checks that each promise follows from its noise and is in the ledger.
+    """The components that were trained privately; checks that each promise follows from its noise and is in the ledger,
+    and notes those whose shards have lost rows since.
 
     The manifest's description and the file's are both checked: the file is what leaves the store. An ``old``
     composition repeats the promises of its members, which may have been trained again since. That needs no finding
     here: `check_models` reports the composition as stale, and composing again cures both.
     """
     names = {n for n, ref in store.objects(COMPONENTS).items() if PRIVATE in ref.meta}
-    charged = _charged(store) if names else {}
+    entries = _entries(store) if names else []
     for name, said in sorted(components.items()):
         there = store.meta(name)
         metas = [there] if said.items() <= there.items() else [there, said]
         for problem in dict.fromkeys(problem for meta in metas for problem in claim_problems(store, meta)):
             if name not in old or problem == NOT_ALL:
                 to.found("privacy statement", name, problem)
-        if name in names and not _is_entry(charged.get(name), there):
+        if name in names and not _is_entry(training_of(entries, name), there):
             to.found("privacy statement", name, "the ledger does not have what its training released")
+        elif name in names and (left := left_since(entries, name)):
+            with suppress(FormatError):  # a finding of its own
+                to.notes.append(f"{name}: {kept_note(there, left)}")
     to.notes.extend(_weak([components[name] for name in sorted(names & components.keys())]))
     return names
 
@@ -220,12 +225,12 @@ def _weak(metas: Sequence[Mapping[str, Any]]) -> list[str]:
     return []
 
 
-def _charged(store: FeatureStore) -> dict[str, dict[str, Any]]:
-    """Component → the ledger's entry of its last private training, which is the one that made it."""
+def _entries(store: FeatureStore) -> list[dict[str, Any]]:
+    """The ledger's entries; none if it is damaged."""
     try:
-        return {str(e.get("component")): e for e in store.ledger() if e.get("event") == EVENT}
+        return store.ledger()
     except StoreError:  # `check_ledger` reports it
-        return {}
+        return []
 
 
 def _is_entry(entry: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> bool:

@@ -101,10 +101,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     without the package cryptography. public_key: the key it was signed with. time: when the request was made. mode: how
     models were renewed. samples: how many were forgotten. shards: rows that left, by shard. dropped_shards: shards that
     became empty. classes_removed: how many. renewed: what was made again. destroyed: what was not made again.
-    certificates: by component, rounded. copies: rows with the same bytes under other ids, which stayed. copies_taken:
-    samples that were not named, but had the same bytes. root_before, content_before, content_after: keyed hashes of the
-    store's digests. In receipts from earlier releases, the digests themselves. not_covered: what the receipt does not
-    promise.
+    certificates: by component, rounded. copies: rows with the same bytes under other ids, which stayed then.
+    copies_taken: samples that were not named, but had the same bytes. root_before, content_before, content_after: keyed
+    hashes of the store's digests. In receipts from earlier releases, the digests themselves. not_covered: what the
+    receipt does not promise.
     """
 
     seq: int
