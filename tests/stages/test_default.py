@@ -210,6 +210,28 @@ def test_a_probe_holds_nothing_but_features_of_the_rows_that_it_takes(default, m
     assert max(held) <= 2  # the one in hand, and the one that comes
 
 
+@pytest.mark.parametrize("kind", [probing.RIDGE, probing.LOGISTIC])
+def test_a_probe_of_two_classes_has_one_number_for_both(default, monkeypatch, kind):
+    """And no calibration where a held-out row is of a class that it never saw."""
+    rng, unseen = np.random.default_rng(0), [0]
+    with FeatureStore(default[0]) as store:
+
+        def features(_, shards, every=1):
+            y = rng.choice([3, 7], sum(shard.rows for shard in shards))
+            x = (y[:, None] - 5 + rng.normal(size=(len(y), 4))).astype(np.float32)
+            y[:1] += unseen[0] * (shards == [store.held_out])
+            return x, y
+
+        monkeypatch.setattr(probing, "head_features", features)
+        found, right = probing.linear_probe(store, settings_of(store), store.held_out, kinds=[kind])
+        assert found.accuracy == right.mean() > 0.9
+        assert found.calibration.log_loss < 0.3
+        unseen[0] = 1
+        found, right = probing.linear_probe(store, settings_of(store), store.held_out, kinds=[kind])
+        assert found.calibration is None
+        assert not right[0]
+
+
 def test_intervals_cover_and_verdicts_follow_them():
     """Of a thousand draws with a known difference the interval holds it in about 95 of 100."""
     rng = np.random.default_rng(0)

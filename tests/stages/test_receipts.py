@@ -235,10 +235,15 @@ def test_a_path_of_images_that_moved_names_the_ids_that_end_so(photos, there, ca
     assert refused.value.do.endswith("did you mean '1/0002.png'?")
 
 
-def test_a_name_alone_names_every_id_that_ends_so(photos):
+def test_a_name_alone_names_every_id_that_ends_so(photos, tmp_path, monkeypatch):
     asked = answers(photos[0], "0002.png", str(photos[1] / "1" / "0009.png"))
     assert asked[0].same_end == {"0/0002.png": "held", "1/0002.png": "forgotten", "2/0002.png": "held"}
     assert (asked[1].sample, asked[1].outside) == ("1/0009.png", False), "a path below data.train is an id"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.png").write_text("")
+    assert [answer.outside for answer in answers(photos[0], "x.png", "y.png")] == [True, False], (
+        "a file elsewhere is none"
+    )
 
 
 def test_a_root_from_before_a_removal_is_not_called_an_older_copy(photos, tmp_path):
