@@ -267,6 +267,9 @@ def test_ids_may_lie_in_folders_of_their_own(of):
     gone, here = of.format("b/7.png"), of.format("b/1.png")
     found = by_ending(["/new/pics/b/7.png", "/new/pics/b/1.png", "/x/q/1.png"], known, [gone].__contains__)
     assert found == {"/new/pics/b/7.png": [gone], "/new/pics/b/1.png": [here]}
+    known = {"b/1.png", "pics/b/1.png", "x.png"}
+    found = by_ending(["/new/pics/b/1.png", "/new/x.png"], known, set[str]().__contains__)
+    assert found == {"/new/pics/b/1.png": ["pics/b/1.png"], "/new/x.png": ["x.png"]}
 
 
 def test_a_store_from_an_export_does_not_know_what_was_forgotten_before(photos, tmp_path, capsys):
