@@ -206,6 +206,8 @@ def test_zarr_arrays_of_others_are_searched(tmp_path, monkeypatch, separator):
     assert "2 files (filled_id/zarr.json, qty/zarr.json)" in common  # the one says 42 in its description
     (unread,) = [note for note in notes if "not searched" in note]
     assert all(f"{name}/" in unread for name in ("packed_id", "cut_id", "lost", "old_id")) or "more" in unread
+    _, (note,) = audited(store, place / "old_id")
+    assert ".zarray" in note
 
 
 @pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
