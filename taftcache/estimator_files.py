@@ -118,6 +118,8 @@ def save_estimator(estimator: Any, folder: Path, *, force: bool = False) -> None
         files = {name: file_digest(partial / name) for name in files_in(partial) if name != CARD}
         described = _described(estimator, arguments, labels, cut, files)
         (partial / ESTIMATOR).write_bytes(msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n")
+        if again:
+            may_replace(folder)  # still
 
 
 def load_estimator(kind: type[Any], folder: Path, device: str | None) -> Any:

@@ -94,6 +94,17 @@ def test_a_thread_does_not_wait_for_itself(empty):
     assert said == []
 
 
+def test_a_fork_waits_for_who_forked_it(empty, monkeypatch):
+    """Its first thread may have that one's number."""
+    said, own = list[str](), os.getpid()
+    with FeatureStore(empty, mode="a"), taftcache.waiting(0.05, said.append):
+        monkeypatch.setattr(os, "getpid", lambda: own + 1)
+        with pytest.raises(StoreLocked):
+            FeatureStore(empty, mode="a")
+        monkeypatch.undo()
+    assert len(said) == 1
+
+
 def test_one_thread_waits_for_another(empty):
     """The text for a store that this process has open said to close it, though waiting helps where a thread does."""
     other, done = FeatureStore(empty, mode="a"), list[bool]()

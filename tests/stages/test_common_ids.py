@@ -51,8 +51,16 @@ HARMLESS = {
     "quoted.csv": '"price","qty"\n"17","42"\n"3","150"\n',
     "classes.json": json.dumps({"annotations": [{"category_id": 42, "n_samples": 42, "valid": 42}]}),
     "padded.txt": "frame 000017 of 42\n",
+    "year.txt": "2024\n",
+    "count.json": json.dumps({"samples": 42, "bytes": 10482}),
+    "picture.svg": '<svg width="10482" viewBox="0, 2024, 3, 10482"><text>10482, in 2024</text></svg>\n',
+    "price.csv": "price,qty\n10482,3\n",
 }
 TOLD = {
+    "no heading.csv": "x,10482\ny,3\n",
+    "second.txt": "price,qty\n3,17\n\nid,y\n42,3\n",
+    "path.csv": "id\nraw/42\n",
+    "end.txt": "It was id=42.\n",
     "one.csv": "id\n42\n",
     "quoted ids.csv": '"price","sample_id"\n"17","42"\n',
     "words.tsv": "label\tid\n3\tinvoice\n",
@@ -72,7 +80,8 @@ TOLD = {
 def test_a_common_id_is_found_where_the_place_says_that_it_is_one(tmp_path, monkeypatch):
     """And elsewhere it is a note, for nearly every folder has a 42 in it."""
     monkeypatch.setattr(byproducts, "SINGLY", 99)
-    store, place = made(tmp_path, *COMMON)
+    gone = [*COMMON, "2024", "10482"]
+    store, place = made(tmp_path, *gone)
     (place / "params").mkdir()
     for name, text in (HARMLESS | TOLD).items():
         (place / name).write_text(text)
@@ -80,7 +89,7 @@ def test_a_common_id_is_found_where_the_place_says_that_it_is_one(tmp_path, monk
     np.savez(place / "other.npz", qty=["42", "a"])
     found, notes = audited(store, place)
     assert (found, notes) == ({}, [])
-    taftcache.forget(store, COMMON)
+    taftcache.forget(store, gone)
     found, notes = audited(store, place)
     assert found.keys() == {*TOLD, "told.npz"}
     (note,) = notes
@@ -197,6 +206,8 @@ def test_zarr_arrays_of_others_are_searched(tmp_path, monkeypatch, separator):
     assert "2 files (filled_id/zarr.json, qty/zarr.json)" in common  # the one says 42 in its description
     (unread,) = [note for note in notes if "not searched" in note]
     assert all(f"{name}/" in unread for name in ("packed_id", "cut_id", "lost", "old_id")) or "more" in unread
+    _, (note,) = audited(store, place / "old_id")
+    assert ".zarray" in note
 
 
 @pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")

@@ -6,6 +6,7 @@ import json
 import shutil
 import weakref
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from taftcache.errors import ArgumentError
 from taftcache.model.calibration import calibration_of
 from taftcache.model.component import read_base, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import is_model
+from taftcache.names import PRIVATE, is_model
 from taftcache.recipe import parse_recipe
 from taftcache.report.paired import row_verdict
 from taftcache.stages.look import probe as probing
@@ -208,6 +209,42 @@ def test_a_probe_holds_nothing_but_features_of_the_rows_that_it_takes(default, m
     assert any(note.startswith(told) for note in report.notes) == (fitting > 1)
     assert len(held) > 3
     assert max(held) <= 2  # the one in hand, and the one that comes
+
+
+@pytest.mark.parametrize("kind", [probing.RIDGE, probing.LOGISTIC])
+def test_a_probe_of_two_classes_has_one_number_for_both(default, monkeypatch, kind):
+    """And no calibration where a held-out row is of a class that it never saw."""
+    rng, unseen = np.random.default_rng(0), [0]
+    with FeatureStore(default[0]) as store:
+
+        def features(_, shards, every=1):
+            y = rng.choice([3, 7], sum(shard.rows for shard in shards))
+            x = (y[:, None] - 5 + rng.normal(size=(len(y), 4))).astype(np.float32)
+            y[:1] += unseen[0] * (shards == [store.held_out])
+            return x, y
+
+        monkeypatch.setattr(probing, "head_features", features)
+        found, right = probing.linear_probe(store, settings_of(store), store.held_out, kinds=[kind])
+        assert found.accuracy == right.mean() > 0.9
+        assert found.calibration.log_loss < 0.3
+        unseen[0] = 1
+        found, right = probing.linear_probe(store, settings_of(store), store.held_out, kinds=[kind])
+        assert found.calibration is None
+        assert not right[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "meta", "why"),
+    [
+        ([0, 0, 1], {}, None),
+        ([1, 0, 0, 0, 0, 1], {}, "it needs rows of two classes"),  # of those that choose it, one in five, there are two
+        ([0, 0], {}, "it needs rows of two classes"),
+        ([0, 0, 1], {PRIVATE: {}}, "it would read the rows of private components without noise"),
+    ],
+)
+def test_why_there_is_no_probe(labels, meta, why):
+    objects = {"components/000": SimpleNamespace(meta=meta)}
+    assert probing.no_probe(SimpleNamespace(objects=lambda: objects, shards=[SimpleNamespace(labels=labels)])) == why
 
 
 def test_intervals_cover_and_verdicts_follow_them():

@@ -188,7 +188,7 @@ def test_no_object_of_git_is_unpacked_to_more_than_is_read(tmp_path, monkeypatch
 def test_links_to_folders_elsewhere_are_named(tmp_path):
     """They were passed over without a word, with --strict too."""
     store = some_vectors(tmp_path / "store", [f"u/{k}" for k in range(20)])
-    place, other = tmp_path / "place", tmp_path / "other"
+    place, other = tmp_path / "place", tmp_path / "place of others"
     for folder in (place / "below", other / "deep"):
         folder.mkdir(parents=True)
     taftcache.copy(store, place / "copy")

@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import taftcache
@@ -114,6 +115,14 @@ def test_whether_a_row_is_there_is_not_answered_from_an_earlier_commit(store):
         taftcache.forget(writer, [second])
         assert not writer.holds(first)
         assert not writer.holds(second)
+        with FeatureStore(store) as reader:
+            tokens = writer.shard("000").tokens(slice(0, 1))
+            with writer.writer("002", "train", tokens_shape=tokens.shape[1:], candidates=["new"]) as rows:
+                rows.append(tokens, ["new"], np.zeros(1, np.int32))
+                rows.commit()
+            with pytest.raises(StoreChanged, match="open it again"):
+                reader.holds("new")
+        assert writer.holds("new")
 
 
 def test_the_audit_beside_a_writer_leaves_its_unfinished_work_out(store):

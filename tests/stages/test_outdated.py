@@ -14,6 +14,8 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.errors import ArgumentError, CompositionError, IdentityError, RecipeError, StoreError
+from taftcache.model.meta import meta_of
+from taftcache.model.outdated import differs_by_rows
 from taftcache.names import PRIVATE
 from taftcache.recipe import parse_recipe
 from taftcache.stages.look.leaving import leave_out, moved_by_each
@@ -182,6 +184,14 @@ def test_an_audit_between_append_and_train_passes_and_names_what_evaluate_names(
     # Nor is it where nobody can ask any more from which shards rows were taken.
     taftcache.destroy_key(copy)
     assert ("stale component", "models/exact") in {(f.kind, f.where) for f in taftcache.audit(copy).findings}
+
+
+def test_an_exact_model_differs_by_rows_though_it_would_start_elsewhere():
+    """As after append, once some of the shards were trained again."""
+    made, now = ({"rows": [k], "start": {"components/000": k}, "train": "head"} for k in "ab")
+    meta = meta_of({"key": json.dumps(made)})
+    assert differs_by_rows(meta, json.dumps(now))
+    assert not differs_by_rows(meta, json.dumps(now | {"train": "full"}))
 
 
 def test_other_settings_stay_a_finding_and_the_mean_of_such_components_is_one(exact):

@@ -235,10 +235,15 @@ def test_a_path_of_images_that_moved_names_the_ids_that_end_so(photos, there, ca
     assert refused.value.do.endswith("did you mean '1/0002.png'?")
 
 
-def test_a_name_alone_names_every_id_that_ends_so(photos):
+def test_a_name_alone_names_every_id_that_ends_so(photos, tmp_path, monkeypatch):
     asked = answers(photos[0], "0002.png", str(photos[1] / "1" / "0009.png"))
     assert asked[0].same_end == {"0/0002.png": "held", "1/0002.png": "forgotten", "2/0002.png": "held"}
     assert (asked[1].sample, asked[1].outside) == ("1/0009.png", False), "a path below data.train is an id"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.png").write_text("")
+    assert [answer.outside for answer in answers(photos[0], "x.png", "y.png")] == [True, False], (
+        "a file elsewhere is none"
+    )
 
 
 def test_a_root_from_before_a_removal_is_not_called_an_older_copy(photos, tmp_path):
@@ -262,6 +267,9 @@ def test_ids_may_lie_in_folders_of_their_own(of):
     gone, here = of.format("b/7.png"), of.format("b/1.png")
     found = by_ending(["/new/pics/b/7.png", "/new/pics/b/1.png", "/x/q/1.png"], known, [gone].__contains__)
     assert found == {"/new/pics/b/7.png": [gone], "/new/pics/b/1.png": [here]}
+    known = {"b/1.png", "pics/b/1.png", "x.png"}
+    found = by_ending(["/new/pics/b/1.png", "/new/x.png"], known, set[str]().__contains__)
+    assert found == {"/new/pics/b/1.png": ["pics/b/1.png"], "/new/x.png": ["x.png"]}
 
 
 def test_a_store_from_an_export_does_not_know_what_was_forgotten_before(photos, tmp_path, capsys):

@@ -286,12 +286,13 @@ def test_a_task_of_several_says_which_of_how_many_it_is(store):
     ]
 
 
-@pytest.mark.parametrize("live", [True, False])
-def test_progress_true_is_one_line_at_a_time(live, monkeypatch):
-    """Written over where that is possible; of what took a while a line stays."""
-    stream = io.StringIO()
-    stream.isatty = lambda: live
+@pytest.mark.parametrize("where", ["terminal", "notebook", "file"])
+def test_progress_true_is_one_line_at_a_time(where, monkeypatch):
+    """Written over where that is possible, and no longer than it is wide; of what took a while a line stays."""
+    kind = {"__module__": "ipykernel.iostream"} if where == "notebook" else {"isatty": lambda _: where == "terminal"}
+    stream = type("Stream", (io.StringIO,), kind)()
     monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("COLUMNS", "24")
     monkeypatch.setattr(stages_progress, "EVERY", 0)
     shown = or_silent(True)
     for k, soon in enumerate((9, 0)):
@@ -304,10 +305,14 @@ def test_progress_true_is_one_line_at_a_time(live, monkeypatch):
     assert len(drawn) == 3, "no line is left of what was quick"
     assert [line.rpartition("\r")[2] for line in drawn[:1]] == ["solve 1: 1 of 2, 3 passes, 0 s"]
     assert drawn[1] == f"said {shown_text(EVIL)}"
-    if live:
-        assert drawn[0].startswith("\rsolve 0: 0 of 2\rsolve 0: 1 of 2\rsolve 0: 1 of 2, 3 passes\r ")
-    else:
+    if where == "file":
         assert "\r" not in stream.getvalue()
+        return
+    assert drawn[0].startswith("\rsolve 0: 0 of 2\rsolve 0: 1 of 2\rsolve 0: 1 of 2, 3 pass\r ")
+    monkeypatch.setattr(stages_progress, "EVERY", 9)
+    with shown.task("often", 99) as task:
+        task.advance()
+        assert "often" not in stream.getvalue(), "the line before was drawn just now"
 
 
 def test_the_example_of_progress_is_one(capsys):

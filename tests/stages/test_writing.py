@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -22,6 +23,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError, StoreWriteError, UnreadableImage
 from taftcache.recipe import load_recipe
+from taftcache.stages.files import models
 from taftcache.stages.files.exchange import FORMATS
 from taftcache.stages.writing import whole, writable
 from tests import forked
@@ -106,6 +108,11 @@ def test_force_replaces_an_earlier_export_and_nothing_else(finished, tmp_path, m
         write(finished, kind, place, force=True)
     monkeypatch.undo()
     assert mark.read_bytes() == before
+    if kind == "model":
+        (place / ".DS_Store").write_text("")  # macOS puts it there
+        (tmp_path / "link").symlink_to(place)
+        with pytest.raises(StoreWriteError, match="exists already"):
+            write(finished, kind, tmp_path / "link", force=True)
     write(finished, kind, place, force=True)
     assert mark.read_bytes() != before
     assert [file.name for file in place.parent.iterdir()] == ["out"]
@@ -115,10 +122,19 @@ def test_force_replaces_an_earlier_export_and_nothing_else(finished, tmp_path, m
         with pytest.raises(StoreWriteError, match="it is no saved model"):
             write(finished, kind, other, force=True)
         assert len(list(other.iterdir())) == 2
-        (place / "notes.txt").write_text("mine")
-        with pytest.raises(StoreWriteError, match=r"other files, too\n  got: notes.txt"):
+        noted = pytest.raises(StoreWriteError, match=r"other files, too\n  got: notes.txt")
+        save = models.save_model
+        with noted, monkeypatch.context() as patch:  # once it was seen that there are no other files
+            late = lambda *a, **b: (place / "notes.txt").write_text("mine") and save(*a, **b)  # noqa: E731
+            patch.setattr(models, "save_model", late)
+            write(finished, kind, place, force=True)
+        with noted:
             write(finished, kind, place, force=True)
         assert (place / "notes.txt").exists()
+
+
+def refused() -> None:
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def full(_: object) -> None:
@@ -201,6 +217,28 @@ def test_a_folder_whose_place_nothing_can_take_is_refused_before_any_work(tmp_pa
         assert asked.pop() == probed
 
 
+def test_a_file_system_that_exchanges_no_folders_is_named(tmp_path, monkeypatch):
+    """And what is there stays."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "earlier").write_text("")
+
+    class Without:
+        def __init__(self, *_, **__):
+            pass
+
+        def renameat2(self, *_):
+            ctypes.set_errno(errno.EINVAL)
+            return -1
+
+    monkeypatch.setattr(ctypes, "CDLL", Without)
+    with (
+        pytest.raises(StoreWriteError, match="cannot exchange two folders"),
+        whole(tmp_path / "out", folder=True, again=True) as partial,
+    ):
+        partial.mkdir()
+    assert [file.name for file in tmp_path.rglob("*")] == ["out", "earlier"]
+
+
 def test_what_another_machine_still_writes_is_left_alone_for_a_day(tmp_path):
     """Its process has a number that is unknown here."""
     young, old, folder = (tmp_path / f"out.999999999-1-0000000{k}.partial" for k in range(3))
@@ -245,7 +283,11 @@ def test_a_folder_with_files_of_macos_is_empty(tmp_path):
         writable(tmp_path / "mine", folder=True)
 
 
-def test_what_another_process_still_writes_is_left_alone(tmp_path):
+@pytest.mark.parametrize("of_another_user", [False, True])
+def test_what_another_process_still_writes_is_left_alone(tmp_path, monkeypatch, of_another_user):
+    if of_another_user:
+        ask, parent = os.kill, os.getppid()
+        monkeypatch.setattr(os, "kill", lambda process, sign: refused() if process == parent else ask(process, sign))
     theirs, old = tmp_path / f"out.{os.getppid()}-1.partial", tmp_path / "out.999999999-1.partial"
     theirs.write_text("")
     old.mkdir()

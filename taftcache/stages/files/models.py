@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -146,7 +148,7 @@ def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool, force
     if onnx:
         check_onnx()
     exported = model.program()
-    with whole(folder, folder=True, again=again) as partial:
+    with _replacing(folder, again) as partial:
         partial.mkdir()
         said = write_program(origin, model, exported, partial, program=program, onnx=onnx)
         (partial / CARD).write_text(program_card(origin, model, said), "utf-8")
@@ -154,6 +156,15 @@ def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool, force
         (partial / ABOUT).write_text(json.dumps(whose, indent=2) + "\n", "utf-8")
         files = files_in(partial)
     return _report(store, origin.root_digest, origin.name, folder, files)
+
+
+@contextmanager
+def _replacing(folder: Path, again: bool) -> Iterator[Path]:
+    """`whole` for a folder; ``again``: in place of a model, to which nobody may have added files by the end."""
+    with whole(folder, folder=True, again=again) as partial:
+        yield partial
+        if again:
+            may_replace(folder)
 
 
 @at_its_place()
@@ -188,7 +199,7 @@ def _export_model(
     if score is not None and score.calibration is not None:
         loaded.temperature = score.calibration.temperature
     notes = outdated_notes(store, settings_of(store).keys, model)
-    with whole(folder, folder=True, again=again) as partial:
+    with _replacing(folder, again) as partial:
         root = "" if private or promised(store) else store.root_digest
         files = save_model(
             loaded,
@@ -204,8 +215,6 @@ def _export_model(
             onnx=onnx,
         )
         store.check_may_leave()
-        if again:
-            may_replace(folder)  # still
     return replace(_report(store.path, store.root_digest, model, folder, files), notes=notes)
 
 
