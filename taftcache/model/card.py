@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from taftcache.model.calibration import Calibration
 from taftcache.model.component import public_fields
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import LARGE_EPSILON, counted, epsilon_text, shown, tail_text
+from taftcache.names import LARGE_EPSILON, at_most, counted, epsilon_text, shown, tail_text
 
 if TYPE_CHECKING:  # they need timm, which a model's score does not
     from taftcache.backbone.model import Backbone
@@ -376,8 +376,8 @@ def _made(said: ComponentMeta, private_parts: int) -> str:
     if certificate := said.certificate:
         return (
             f"Trained on {counted(certificate.rows, 'cached sample')};"
-            f" gradient {certificate.relative_gradient:.1e} of its start in float64, so the distance to the one optimum"
-            f" is at most {certificate.distance_bound:.1e}."
+            f" gradient {at_most(certificate.relative_gradient)} of its start in float64, so the distance to the one"
+            f" optimum is at most {at_most(certificate.distance_bound)}."
         )
     if not said.members:
         rows = "" if said.rows is None else f" of {counted(said.rows, 'cached sample')}, as that said"
@@ -393,10 +393,10 @@ def _promise(said: Mapping[str, Any]) -> list[str]:
     if not said["private"]:
         return ["None: its noise came from a seed, so whoever knows that can take the noise off."]
     one = "one row more or less" if said["relation"] == "add-remove" else "another row under the id of one"
-    epsilon = epsilon_text(said["epsilon"])
+    epsilon, delta = epsilon_text(said["epsilon"]), at_most(said["delta"], ".6g")
     lines = [
-        f"(ε, δ) = ({epsilon}, {said['delta']:g}): with {one} in the data (`{said['relation']}`), the",
-        f"probability of any outcome is at most e^{epsilon} times as large, plus {said['delta']:g}. A row is one",
+        f"(ε, δ) = ({epsilon}, {delta}): with {one} in the data (`{said['relation']}`), the",
+        f"probability of any outcome is at most e^{epsilon} times as large, plus {delta}. A row is one",
         "cached sample: of a person or a picture that is in several of them it promises less.",
         "To publish each row whole with probability δ would keep it, so δ says something where it is far below one in",
         "the rows in all.",

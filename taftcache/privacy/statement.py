@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from taftcache.errors import FormatError, RecipeError, SolveError
-from taftcache.names import ONE_SETTING, PRIVATE, component_of, epsilon_text
+from taftcache.names import ONE_SETTING, PRIVATE, at_most, component_of, epsilon_text
 from taftcache.privacy.accountant import LEAST_NOISE, Release, epsilon
 from taftcache.privacy.spec import Delta, Mechanism, Relation
 
@@ -216,7 +216,7 @@ def forgetting_note(meta: Mapping[str, Any], samples: int, kept: bool) -> str:
         return "kept, but trained without private noise: nothing bounds what it holds of them"
     other = "had others in their place" if said.relation == "replace-one" else "never saw them"
     group = said.delta * sum(exp(min(i * said.epsilon, 700.0)) for i in range(samples))
-    bound = f"at most epsilon {epsilon_text(samples * said.epsilon)} at delta {min(1.0, group):.3g}"
+    bound = f"at most epsilon {epsilon_text(samples * said.epsilon)} at delta {at_most(min(1.0, group), '.3g')}"
     chosen = "" if said.tuning == ONE_SETTING else f"; {said.tuning}"
     return (
         f"kept: by its privacy its distribution differs from that of a model that {other} by {bound} "

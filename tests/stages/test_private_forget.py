@@ -9,7 +9,7 @@ import pytest
 
 import taftcache
 from taftcache.model.members import subtracted
-from taftcache.names import PRIVATE
+from taftcache.names import PRIVATE, at_most, epsilon_text
 from taftcache.privacy.budget import EVENT
 from taftcache.stages.train.private.records import KEYS
 from taftcache.terminal.forgetting import forgotten_lines
@@ -26,9 +26,8 @@ def test_batches_and_repeats_keep_the_components(private):
         said = store.objects()["components/001"].meta[PRIVATE]
         epsilon, delta = said["epsilon"], said["delta"]
         assert notes.keys() == {"components/000", "components/001"}
-        assert (
-            f"at most epsilon {2 * epsilon:.4g} at delta {delta * (1 + exp(epsilon)):.3g} " in notes["components/001"]
-        )
+        group = at_most(delta * (1 + exp(epsilon)), ".3g")
+        assert f"at most epsilon {epsilon_text(2 * epsilon)} at delta {group} " in notes["components/001"]
         assert "had others in their place" in notes["components/001"]
         assert taftcache.forget(store, gone).forgotten == []
         taftcache.forget(store, [store.shard("000").sample_ids[0]])
