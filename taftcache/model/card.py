@@ -54,7 +54,7 @@ class Origin:
     score: how well it does on rows that it was not trained on. private_parts: for a sum without a promise, how many of
     its components were trained privately. temperature: of its probabilities, softmax(logits / temperature). problems:
     loss and λ in words -> of how many components, or of the model itself; none of a private one. notes: what was known
-    of the model when it left its store.
+    of the model when it left its store. unlearned: classes of which it had no training row -> their held-out rows.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Origin:
     temperature: float | None = None
     problems: Mapping[str, int] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    unlearned: Mapping[str, int] = field(default_factory=dict)
 
 
 def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, native: bool) -> str:
@@ -104,6 +105,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         f"- Backbone: `{model.cut.backbone.name}`; {tail}.",
         f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
         *_classes(model),
+        *_unlearned(origin),
         *_preprocessed(model.transform.description()),
         f"- {_made(said, origin.private_parts)}",
         *_scored(origin.score),
@@ -166,8 +168,22 @@ def _known(origin: Origin) -> list[str]:
 
 
 def _classes(model: TangentModel) -> list[str]:
-    names = ", ".join(map(_code, model.classes[:20])) + (" …" if len(model.classes) > 20 else "")
-    return [f"- Classes ({len(model.classes)}): {names}"]
+    return [f"- Classes ({len(model.classes)}): {_listed(model.classes)}"]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(_code, names[:20])) + (" …" if len(names) > 20 else "")
+
+
+def _unlearned(origin: Origin) -> list[str]:
+    """The classes that the model cannot know, and what they do to its accuracy."""
+    if not origin.unlearned:
+        return []
+    which = f"{counted(len(origin.unlearned), 'class')} of these without a training row, which cannot be learned"
+    lines = [f"- {which}: {_listed([*origin.unlearned])}"]
+    if origin.score is not None and (held := sum(origin.unlearned.values())):
+        lines.append(f"  The accuracy counts {counted(held, 'held-out row')} of such a class.")
+    return lines
 
 
 def on_hub(text: str, name: str) -> str:
