@@ -1,13 +1,15 @@
 """Names that several rooms share, for modules that must load no heavy library.
 
 Objects of a store that are components and models, what stands for a shard, class or component among the tombstones, and
-how the vectors of a store were scaled; what says in a component's meta that it is private, and its promise in words.
+how the vectors of a store were scaled; what says in a component's meta that it is private, and its promise in words;
+bounds in few digits.
 """
 
 import re
 import shlex
 from collections.abc import Container, Mapping, Sequence
-from math import ceil, floor, log10
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from math import floor, log10
 from pathlib import PurePath
 from typing import Any
 from unicodedata import normalize
@@ -223,10 +225,27 @@ LARGE_EPSILON = 10
 """ε above which a promise bounds next to nothing, which is then said."""
 
 
+def at_most(bound: float, form: str = ".1e") -> str:
+    """A bound from above in the ``form`` of a number (.1e, .3g), rounded up, because a smaller one would not hold.
+
+    What is rounded are the digits that JSON has of it: 0.002 is 2.0e-03, although its bits are a little above that.
+    """
+    return _towards(ROUND_CEILING, bound, form)
+
+
+def at_least(bound: float, form: str = ".1e") -> str:
+    """A bound from below, rounded down; see ``at_most``."""
+    return _towards(ROUND_FLOOR, bound, form)
+
+
+def _towards(rounding: str, bound: float, form: str) -> str:
+    digits = int(form[1:-1]) + (form[-1] == "e")  # "e" counts those after the point
+    return format(float(Context(prec=digits, rounding=rounding).create_decimal(repr(float(bound)))), form)
+
+
 def epsilon_text(value: float) -> str:
-    """ε, or the δ of a group, in four digits, rounded up, because a smaller one would not hold."""
-    unit = 10.0 ** (floor(log10(value)) - 3) if value > 0 else 1.0
-    return f"{ceil(value / unit * (1 - 1e-12)) * unit:.4g}"
+    """ε, or the δ of a group, in four digits, rounded up, but for what the arithmetic of an accountant may be off by."""
+    return at_most(value * (1 - 1e-12), ".4g")
 
 
 def promise_text(said: Mapping[str, Any]) -> str:
@@ -234,5 +253,5 @@ def promise_text(said: Mapping[str, Any]) -> str:
     if not said["private"]:
         return "noise of a seed, not private"
     tuning = said.get("tuning", ONE_SETTING)
-    promise = f"epsilon {epsilon_text(said['epsilon'])} at delta {said['delta']:g}, {said['relation']}"
+    promise = f"epsilon {epsilon_text(said['epsilon'])} at delta {at_most(said['delta'], '.6g')}, {said['relation']}"
     return promise if tuning == ONE_SETTING else f"{promise} ({tuning})"

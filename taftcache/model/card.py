@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from taftcache.model.calibration import Calibration
 from taftcache.model.component import public_fields
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import LARGE_EPSILON, counted, epsilon_text, shown, tail_text
+from taftcache.names import LARGE_EPSILON, at_most, counted, epsilon_text, shown, tail_text
 
 if TYPE_CHECKING:  # they need timm, which a model's score does not
     from taftcache.backbone.model import Backbone
@@ -54,7 +54,7 @@ class Origin:
     score: how well it does on rows that it was not trained on. private_parts: for a sum without a promise, how many of
     its components were trained privately. temperature: of its probabilities, softmax(logits / temperature). problems:
     loss and λ in words -> of how many components, or of the model itself; none of a private one. notes: what was known
-    of the model when it left its store.
+    of the model when it left its store. unlearned: classes of which it had no training row -> their held-out rows.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Origin:
     temperature: float | None = None
     problems: Mapping[str, int] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    unlearned: Mapping[str, int] = field(default_factory=dict)
 
 
 def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, native: bool) -> str:
@@ -105,6 +106,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         *_licence(model.cut.backbone),
         f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
         *_classes(model),
+        *_unlearned(origin),
         *_preprocessed(model.transform.description()),
         f"- {_made(said, origin.private_parts)}",
         *_scored(origin.score),
@@ -168,8 +170,22 @@ def _known(origin: Origin) -> list[str]:
 
 
 def _classes(model: TangentModel) -> list[str]:
-    names = ", ".join(map(_code, model.classes[:20])) + (" …" if len(model.classes) > 20 else "")
-    return [f"- Classes ({len(model.classes)}): {names}"]
+    return [f"- Classes ({len(model.classes)}): {_listed(model.classes)}"]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(_code, names[:20])) + (" …" if len(names) > 20 else "")
+
+
+def _unlearned(origin: Origin) -> list[str]:
+    """The classes that the model cannot know, and what they do to its accuracy."""
+    if not origin.unlearned:
+        return []
+    which = f"{counted(len(origin.unlearned), 'class')} of these without a training row, which cannot be learned"
+    lines = [f"- {which}: {_listed([*origin.unlearned])}"]
+    if origin.score is not None and (held := sum(origin.unlearned.values())):
+        lines.append(f"  The accuracy counts {counted(held, 'held-out row')} of such a class.")
+    return lines
 
 
 def on_hub(text: str, name: str) -> str:
@@ -382,8 +398,8 @@ def _made(said: ComponentMeta, private_parts: int) -> str:
     if certificate := said.certificate:
         return (
             f"Trained on {counted(certificate.rows, 'cached sample')};"
-            f" gradient {certificate.relative_gradient:.1e} of its start in float64, so the distance to the one optimum"
-            f" is at most {certificate.distance_bound:.1e}."
+            f" gradient {at_most(certificate.relative_gradient)} of its start in float64, so the distance to the one"
+            f" optimum is at most {at_most(certificate.distance_bound)}."
         )
     if not said.members:
         rows = "" if said.rows is None else f" of {counted(said.rows, 'cached sample')}, as that said"
@@ -399,10 +415,10 @@ def _promise(said: Mapping[str, Any]) -> list[str]:
     if not said["private"]:
         return ["None: its noise came from a seed, so whoever knows that can take the noise off."]
     one = "one row more or less" if said["relation"] == "add-remove" else "another row under the id of one"
-    epsilon = epsilon_text(said["epsilon"])
+    epsilon, delta = epsilon_text(said["epsilon"]), at_most(said["delta"], ".6g")
     lines = [
-        f"(ε, δ) = ({epsilon}, {said['delta']:g}): with {one} in the data (`{said['relation']}`), the",
-        f"probability of any outcome is at most e^{epsilon} times as large, plus {said['delta']:g}. A row is one",
+        f"(ε, δ) = ({epsilon}, {delta}): with {one} in the data (`{said['relation']}`), the",
+        f"probability of any outcome is at most e^{epsilon} times as large, plus {delta}. A row is one",
         "cached sample: of a person or a picture that is in several of them it promises less. Samples that its store",
         "has forgotten since may be among those that it was trained on: of k of them together it promises k times ε,",
         "with a larger δ.",

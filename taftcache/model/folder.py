@@ -185,6 +185,7 @@ def save_model(
     private_parts: int = 0,
     problems: Mapping[str, int] | None = None,
     notes: Sequence[str] = (),
+    unlearned: Mapping[str, int] | None = None,
     program: bool = False,
     onnx: bool = False,
 ) -> list[str]:
@@ -200,6 +201,8 @@ def save_model(
         private_parts: for a sum without a promise: how many of its components were trained privately.
         problems: for the model card: loss and λ in words -> of how many components; left out for a private model.
         notes: what is known of the model, such as that it is outdated; left out for a private model.
+        unlearned: for the model card: classes of which it had no training row -> their held-out rows; left out for a
+            private model.
         program: also write the torch.export program.
         onnx: also write the model in ONNX, and run it on random images to compare.
 
@@ -221,6 +224,7 @@ def save_model(
         temperature=None if private else model.temperature,
         problems={} if private else problems or {},
         notes=() if private else notes,
+        unlearned={} if private else unlearned or {},
     )
     extras = {} if exported is None else write_program(origin, model, exported, folder, program=program, onnx=onnx)
     network = None

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from taftcache.errors import BackboneError, RecipeError, first_line
 from taftcache.model.card import Origin, onnx_snippet
 from taftcache.model.predictor import TangentModel
-from taftcache.names import ROWS_OF
+from taftcache.names import ROWS_OF, at_most
 
 PROGRAM = "program.pt2"
 ONNX = "model.onnx"
@@ -73,7 +73,7 @@ def write_program(
         apart, by = _checked(model, folder / ONNX)
         said[ONNX] = (
             f"is the whole model in ONNX: `images` are {takes}, `logits` come\nout. Run by {by} on random images its"
-            f" logits were within {apart:.0e} of the largest. Its metadata have, as JSON: {', '.join(own)}."
+            f" logits were within {at_most(apart, '.0e')} of the largest. Its metadata have, as JSON: {', '.join(own)}."
         )
         said[ONNX] = "\n".join([said[ONNX], "", *onnx_snippet(ONNX, image, temperature)]).rstrip()
     return said

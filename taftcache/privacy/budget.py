@@ -177,8 +177,9 @@ def charge(
         if total > budget * (1 + AGREES):
             before = spending(ledger, [shard], delta, earlier)[shard]
             raise RecipeError(
-                f"shard {shard} would spend epsilon {total:.4g}, more than is left of its budget of {budget:g}",
-                got=f"epsilon {before:.4g} at delta {delta:g} is spent already"
+                f"shard {shard} would spend epsilon {epsilon_text(total)}, more than is left of its budget of"
+                f" {budget:g}",
+                got=f"epsilon {epsilon_text(before)} at delta {delta:g} is spent already"
                 + (", some of it by a store that was here before" if earlier else ""),
                 do="keep what is there, or ask for a smaller epsilon; the first private training fixed the budget"
                 + (". Other data belongs into another folder" if earlier else "")

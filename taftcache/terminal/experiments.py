@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import ONE_SETTING, counted, epsilon_text, typed
+from taftcache.names import ONE_SETTING, at_most, counted, epsilon_text, typed
 from taftcache.terminal.console import OUT, print_notes, say
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def show_train_private(report: PrivateTrainReport) -> None:
         table.add_row(
             name,
             epsilon_text(s["epsilon"]) if s["private"] else "not private",
-            f"{s['delta']:g}",
+            at_most(s["delta"], ".6g"),
             s["relation"],
             "trained" if name in report.trained else "kept",
         )

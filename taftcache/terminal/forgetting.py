@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import counted, first_few, readable_size, readable_time, told_apart
+from taftcache.names import at_most, counted, first_few, readable_size, readable_time, told_apart
 from taftcache.stages.forget.finding import UNFINISHED
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import accuracies
@@ -47,8 +47,8 @@ def show_audit(report: AuditReport) -> None:
             name,
             f"{c.recorded:.3e}",
             f"{c.recomputed:.3e}",
-            f"{c.distance_recorded:.1e}",
-            f"{c.distance_bound:.1e}",
+            at_most(c.distance_recorded),
+            at_most(c.distance_bound),
         )
     if report.certificates:
         print_table(table)

@@ -10,7 +10,10 @@ from rich.table import Table
 
 from taftcache.names import (
     FROM_EXPORT,
+    at_least,
+    at_most,
     counted,
+    epsilon_text,
     first_few,
     imported_from,
     ordinal,
@@ -104,7 +107,7 @@ def show_inspect(report: InspectReport) -> None:
             ended = "" if "converged" not in m else "converged" if m["converged"] else "above tolerance"
             table.add_row(
                 m["name"], readable_size(m["bytes"]), f"{m.get('norm', nan):.3g}",
-                f"{c['distance_bound']:.1e}" if c else "", str(m.get("stats", {}).get("passes", "")),
+                at_most(c["distance_bound"]) if c else "", str(m.get("stats", {}).get("passes", "")),
                 "private" if "privacy" in m else ended, m["digest"][:8],
             )  # fmt: skip
         OUT.print(table)
@@ -268,7 +271,7 @@ def show_sample(report: SampleReport) -> None:
             table.add_row(name, f"{right} {p['label']}", f"{p['logit']:.3f}", margin)
         print_table(table)
     if report.moved_bound is not None:
-        OUT.print(f"forgetting it moves components/{report.shard} by at most {report.moved_bound:.3g}")
+        OUT.print(f"forgetting it moves components/{report.shard} by at most {at_most(report.moved_bound, '.3g')}")
     print_notes(report.notes)
 
 
@@ -355,14 +358,14 @@ def show_sample_influence(report: SampleInfluence) -> None:
     OUT.print(
         stacked(
             f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):",
-            f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e}"
+            f"  Δw moves by {report.moved:.3g}, solved to within {at_most(report.distance_bound)}"
             f" in {counted(report.passes, 'pass')}",
             *_untold(report),
             *_other_ridge(*report.ridge),
             f"  its own logit goes from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
             f" label {report.own_label} → {report.own_label_without}",
             f"  {report.labels_changed} of {report.held_out} held-out labels change,"
-            f" no logit by more than {report.largest_change:.2g}",
+            f" no logit by more than {at_most(report.largest_change, '.2g')}",
         )
     )
 
@@ -388,7 +391,7 @@ def show_query_influence(report: QueryInfluence) -> None:
     solved = ("solved without it", "±") if any(s.solved is not None for s in report.samples) else ()
     table = Table("sample", "class", "shard", "without it the logit changes by", *solved)
     for s in report.samples:
-        exact = ("",) * len(solved) if s.solved is None else (f"{s.solved:+.4f}", f"{s.bound:.1e}")
+        exact = ("",) * len(solved) if s.solved is None or s.bound is None else (f"{s.solved:+.4f}", at_most(s.bound))
         table.add_row(s.sample, s.label, s.shard, f"{s.change:+.4f}", *exact)
     print_table(table)
     OUT.print(f"{report.method}, residual {report.residual:.0e}, {counted(report.passes, 'pass')}")
@@ -441,7 +444,8 @@ def _budget(budget: Budget) -> None:
     """What private trainings may spend in all, and what each shard has left of it."""
     by_spent = dict[str, list[str]]()
     for shard, spent in budget.spent.items():
-        by_spent.setdefault(f"{spent:.4g} spent, {max(0.0, budget.epsilon - spent):.4g} left", []).append(shard)
+        left = at_least(max(0.0, budget.epsilon - spent), ".4g")
+        by_spent.setdefault(f"{epsilon_text(spent)} spent, {left} left", []).append(shard)
     OUT.print(f"budget  epsilon {budget.epsilon:g} at delta {budget.delta:g} ({budget.relation}) of each shard")
     for text, shards in by_spent.items():
         OUT.print(f"        {text}: {first_few(shards, 8)}")

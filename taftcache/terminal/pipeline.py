@@ -15,6 +15,8 @@ from taftcache.names import (
     HELD_OUT,
     MEAN,
     UNTOUCHED,
+    at_least,
+    at_most,
     counted,
     first_few,
     is_component,
@@ -100,7 +102,7 @@ def _solved(names: Collection[str]) -> str:
 def _composed(report: ComposeReport) -> list[str]:
     """What the components were made into."""
     what = _sum(report) + ("" if report.changed else ", unchanged")
-    lines = [f"{what}; Σμf(Δw) = f(ΣμΔw) to {report.identity_error:.0e}"]
+    lines = [f"{what}; Σμf(Δw) = f(ΣμΔw) to {at_most(report.identity_error, '.0e')}"]
     if report.certificate is not None:
         rows = counted(report.certificate.rows, "row")
         lines += [f"model of all {rows} ({EXACT})", certified(report.certificate)]
@@ -231,9 +233,9 @@ def show_train(report: TrainReport) -> None:
         table.add_row(
             name,
             str(c.rows),
-            f"{c.relative_gradient:.1e}",
-            f"{c.distance_bound:.1e}",
-            moves if beside else f"{c.gap_bound:.1e}",
+            at_most(c.relative_gradient),
+            at_most(c.distance_bound),
+            moves if beside else at_most(c.gap_bound),
             "solved" if name in solved else "current",
         )
     for name in [] if made is None else made.models:
@@ -241,7 +243,7 @@ def show_train(report: TrainReport) -> None:
             table.add_row(name, *[""] * 4, "made" if name in solved else "current")
     print_table(table)
     if loose := {name: c for name, c in certificates.items() if c.decisive is False}:
-        lines = [f"{name}: certified to {c.distance_bound:.1e}, {decides(c)}" for name, c in loose.items()]
+        lines = [f"{name}: certified to {at_most(c.distance_bound)}, {decides(c)}" for name, c in loose.items()]
         say(*lines, f"  try: {NEARER}")
     if made is not None and made.held_out is not None:
         say(accuracies(made.held_out))
@@ -251,7 +253,7 @@ def show_train(report: TrainReport) -> None:
 def show_compose(report: ComposeReport) -> None:
     """What was composed, and how far the model of all rows is from the mean."""
     state = "written" if report.model in report.made else "is current"
-    say(f"{report.model} {state}: {_sum(report)}, identity holds to {report.identity_error:.0e}")
+    say(f"{report.model} {state}: {_sum(report)}, identity holds to {at_most(report.identity_error, '.0e')}")
     if report.left_out:
         OUT.print(f"left out, since they were subtracted: {', '.join(report.left_out)}")
     if others := [name for name in report.models if name != report.model]:
@@ -274,7 +276,7 @@ def show_evaluate(report: EvaluateReport) -> None:
     )
     for name, value in report.accuracy.items():
         low, high = report.intervals[name]
-        share = [f"{100 * report.proven[name]:.1f} %"] if name in report.proven else []
+        share = [f"{at_least(100 * report.proven[name], '.3g')} %"] if name in report.proven else []
         title = _TITLES[name] if name == UNTOUCHED else name  # without a name in the store, it has one in words
         table.add_row(title, f"{100 * value:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}", *share)
     print_table(table)

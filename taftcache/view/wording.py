@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from taftcache.names import counted, first_few, points_text
+from taftcache.names import at_least, at_most, counted, first_few, points_text
 
 if TYPE_CHECKING:
     from taftcache.stages.certificates import JudgedCertificate, RenewedCertificate
@@ -33,7 +33,8 @@ LOOSE = f", which this certificate is too loose to prove: {NEARER}"
 
 def bounded(relative_gradient: float, distance_bound: float) -> str:
     """What a certificate proves, in one clause."""
-    return f"‖∇F‖ {relative_gradient:.0e} of its start in float64, so ‖Δw−Δw*‖ ≤ {distance_bound:.1e}"
+    gradient = at_most(relative_gradient, ".0e")
+    return f"‖∇F‖ {gradient} of its start in float64, so ‖Δw−Δw*‖ ≤ {at_most(distance_bound)}"
 
 
 def certified(c: JudgedCertificate | RenewedCertificate | Proof) -> str:
@@ -152,7 +153,7 @@ def proof_text(name: str, c: RenewedCertificate | Proof) -> str:
     if c.moved is not None:
         moved = f"; the removal moved it by {c.moved:.1e}"
     elif c.moved_at_least is not None:  # a receipt has only this bound
-        moved = f"; the removal moved it by {c.moved_at_least:.1e} at least"
+        moved = f"; the removal moved it by {at_least(c.moved_at_least)} at least"
     other = c.other_ridge or c.ridge_before is not None  # receipts have the one or, from earlier releases, the other
     if other:
         before = "" if c.ridge_before is None else f", with these {c.ridge_before:.1e}"

@@ -22,7 +22,7 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreError, StoreWriteError
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import ONE_SETTING
+from taftcache.names import ONE_SETTING, at_most
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
 from taftcache.stages.look.evaluation import certified_distance
@@ -418,7 +418,7 @@ def test_a_file_says_what_it_holds_before_it_is_imported(parcel, capsys):
     proven = given.meta["certificate"]["distance_bound"]
     for words in (
         f"component, {given.meta['rows']} rows, base ",
-        f"≤ {proven:.1e}",
+        f"≤ {at_most(proven)}",
         "shards: 001",
         "nothing was checked",
     ):

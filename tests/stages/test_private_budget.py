@@ -16,7 +16,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import FormatError, RecipeError, SolveError, StoreError
 from taftcache.model.members import subtracted
-from taftcache.names import ONE_SETTING, PRIVATE, epsilon_text
+from taftcache.names import ONE_SETTING, PRIVATE, at_least, epsilon_text
 from taftcache.privacy import trainer
 from taftcache.privacy.accountant import epsilon
 from taftcache.privacy.budget import EVENT, PLAN, Promise, fixed_promise, held_to, spent, weak_promise
@@ -169,7 +169,8 @@ def test_the_first_training_fixes_budget_delta_and_relation(store, capsys):
         show_inspect(told)
     said = " ".join(capsys.readouterr().out.split())
     assert "budget epsilon 8 at delta 1e-05 (replace-one) of each shard" in said
-    assert f"{more.spent['000']:.4g} spent, {8 - more.spent['000']:.4g} left: 000 0 spent, 8 left: 001" in said
+    so_far, left = epsilon_text(more.spent["000"]), at_least(8 - more.spent["000"], ".4g")
+    assert f"{so_far} spent, {left} left: 000 0 spent, 8 left: 001" in said
 
 
 def test_what_a_store_without_its_ledger_spent_is_not_known(private, monkeypatch):

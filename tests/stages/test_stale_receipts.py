@@ -14,6 +14,8 @@ from PIL import Image
 import taftcache
 from taftcache.errors import SolveError
 from taftcache.model.component import read_base, read_component
+from taftcache.model.meta import ridge_of
+from taftcache.names import is_model
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing import RidgeChoice
 from taftcache.stages.forget.renewal import certificate_of
@@ -50,6 +52,17 @@ def unknown(report: taftcache.ForgetReport) -> dict[str, bool]:
     return {name: figures.moved is None for name, figures in report.certificates.items()}
 
 
+def choose_ten_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, rows choose ten times the λ that they would."""
+    kept = solving.choose_ridge
+
+    def ten_times(*arguments: Any, **options: Any) -> RidgeChoice:
+        choice = kept(*arguments, **options)
+        return replace(choice, ridge=10 * choice.ridge)
+
+    monkeypatch.setattr(solving, "choose_ridge", ten_times)
+
+
 @pytest.mark.law("A receipt takes no other change of a model for what the removal moved")
 @pytest.mark.parametrize("mode", ["retrain", "resolve"])
 def test_another_ridge_is_not_what_the_removal_moved(trained, mode):
@@ -84,16 +97,10 @@ def test_under_another_ridge_what_decides_is_what_a_row_moves(trained):
 @pytest.mark.law("A receipt takes no other change of a model for what the removal moved")
 def test_a_ridge_that_the_rows_that_stay_chose_is_said(tmp_path, monkeypatch, capsys):
     """Most of what has moved is its part then, and what decides is what a typical row would move."""
-
-    def ten_times(*arguments: Any, **options: Any) -> RidgeChoice:
-        choice = kept(*arguments, **options)
-        return replace(choice, ridge=10 * choice.ridge)
-
     taftcache.run(under(tmp_path / "store", ridge="auto"))
     with open_store(tmp_path / "store") as store:
         one, other = store.shard("000").sample_ids[:2]
-        kept = solving.choose_ridge
-        monkeypatch.setattr(solving, "choose_ridge", ten_times)
+        choose_ten_times(monkeypatch)
         report = taftcache.forget(store, [one])
         figures = report.certificates["models/exact"]
         assert figures.ridge == pytest.approx(10 * figures.ridge_before)
@@ -114,6 +121,30 @@ def test_a_ridge_that_the_rows_that_stay_chose_is_said(tmp_path, monkeypatch, ca
             assert told.count(f"removing a row moves it by {each}") == moves.count(each)
         again = taftcache.forget(store, [other])
         assert again.certificates["models/exact"].ridge_before is None
+    assert taftcache.audit(tmp_path / "store").findings == []
+
+
+@pytest.mark.law("A receipt takes no other change of a model for what the removal moved")
+def test_a_ridge_that_changes_as_a_class_leaves_is_said(tmp_path, monkeypatch, capsys):
+    """The column that leaves makes the models incomparable, but not their λ."""
+    taftcache.run(under(tmp_path / "store", ridge="auto"))
+    with open_store(tmp_path / "store") as store:
+        before = {name: ridge_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
+        choose_ten_times(monkeypatch)
+        report = taftcache.forget(store, classes=["3"])
+        (receipt,) = taftcache.receipts(store).receipts
+        assert {"components/000", "models/head", "models/exact"} <= receipt.certificates.keys()
+        show_forget(report)
+        answer = " ".join(capsys.readouterr().out.split())
+        show_receipts(taftcache.receipts(store))
+        told = " ".join(capsys.readouterr().out.split())
+        for name, figures in report.certificates.items():
+            assert figures.moved is figures.moved_at_least is None
+            assert figures.ridge != figures.ridge_before == before[name]
+            assert receipt.certificates[name].other_ridge
+            said = f"with another λ: the rows that stay chose {figures.ridge:.1e}"
+            assert f"{said}, with these {figures.ridge_before:.1e}" in answer
+            assert said in told
     assert taftcache.audit(tmp_path / "store").findings == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from taftcache.names import ordinal
+from taftcache.names import at_most, ordinal
 from taftcache.stages.look.evaluation import accuracy_interval
 from taftcache.view.bundle import bundle
 from tests.view.test_bundle import ASSETS
@@ -37,6 +37,14 @@ def test_three_digits_are_those_of_the_number(module):
     assert module("numbers.js", "short", f"{list(SHORT)}.map(short)") == list(SHORT.values())
     whole = list(range(-999, 1000))
     assert module("numbers.js", "short", f"{whole}.map((x) => Number(short(x)))") == whole
+
+
+@pytest.mark.law("A bound that is printed holds: upper ones are rounded up, lower ones down")
+def test_bounds_are_rounded_up_on_the_page_as_in_the_terminal(module):
+    bounds = [8.606e-13, 2.3004e-12, 2.0**-38, 0.002, 0.1 + 0.2, 9.96e-5, 0.0, 1.0, 250.0, 1e300, 999.6]
+    found = module("numbers.js", "atMost", f"{bounds}.map((x) => [2, 3].map((digits) => atMost(x, digits)))")
+    assert found == [[float(at_most(x, f".{digits}g")) for digits in (2, 3)] for x in bounds]
+    assert module("numbers.js", "atMost, short", "short(atMost(null, 3))") == "–"
 
 
 def test_places_are_written_as_they_are_said(module):

@@ -90,6 +90,15 @@ def unshared_notes(
     ]
 
 
+def unlearned_notes(store: FeatureStore) -> list[str]:
+    """A note on classes that only held-out rows have; none while training rows may be still to come."""
+    if not is_complete(store):
+        return []
+    trained = {store.classes[k] for shard in store.shards for k in shard.statistics["rows_per_class"]}
+    every = {store.classes[k] for shard in store.every_shard for k in shard.statistics["rows_per_class"]}
+    return unshared_notes(store.classes, trained, every, of="row")
+
+
 def class_indexes(store: FeatureStore, theirs: Sequence[str]) -> list[int]:
     """For each class of a source its index in the store, -1 for one that it does not have."""
     index = {name: k for k, name in enumerate(store.classes)}

@@ -31,6 +31,7 @@ from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private.claims import check_claim, check_exported
 from taftcache.stages.train.promises import promised
 from taftcache.stages.train.record import settings_of
+from taftcache.stages.train.trained_on import trained_on
 from taftcache.stages.writing import whole, writable
 
 
@@ -211,6 +212,7 @@ def _export_model(
             private_parts=parts,
             problems=_problems(store, model),
             notes=[OUTDATED] if notes else [],
+            unlearned=_unlearned(store, model),
             program=program,
             onnx=onnx,
         )
@@ -229,6 +231,13 @@ def _problems(store: FeatureStore, model: str) -> dict[str, int]:
     metas = [objects[part].meta for part in objects[model].meta.get("members", [model]) if part in objects]
     known = [(loss_of(meta), ridge_of(meta)) for meta in metas if PRIVATE not in meta]
     return dict(Counter(f"loss {loss}, λ = {ridge:.3g}" for loss, ridge in known if loss and ridge is not None))
+
+
+def _unlearned(store: FeatureStore, model: str) -> dict[str, int]:
+    """Classes of which a model had no training row, as far as its rows are known -> their held-out rows."""
+    held = {} if store.held_out is None else store.held_out.statistics["rows_per_class"]
+    rows = trained_on(store, model).class_rows or []
+    return {store.classes[k]: held.get(k, 0) for k, n in enumerate(rows) if not n}
 
 
 def _public_dataset(store: FeatureStore) -> str | None:

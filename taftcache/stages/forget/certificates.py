@@ -10,6 +10,7 @@ import msgspec
 from taftcache.cache.read.shard import Shard
 from taftcache.model.component import Component
 from taftcache.model.meta import CertificateRecord
+from taftcache.names import at_least, at_most
 from taftcache.objective.problem import Problem
 from taftcache.solve.solution import Certificate, Solution
 from taftcache.stages.forget.finding import Findings
@@ -86,7 +87,7 @@ def _own_faults(said: CertificateRecord, component: Component, settings: Setting
     for bound in BOUNDS:
         claimed = getattr(said, bound)
         if claimed is not None and not claimed >= (1 - ROUNDING) * (follows[bound] or 0.0):
-            yield f"its {bound} is {claimed:.3e}, its own figures give {follows[bound]:.3e}"
+            yield f"its {bound} is {claimed:.3e}, its own figures give {at_most(follows[bound] or 0.0, '.3e')}"
 
 
 def _shortfalls(said: CertificateRecord, proven: Solution) -> Iterator[str]:
@@ -97,9 +98,11 @@ def _shortfalls(said: CertificateRecord, proven: Solution) -> Iterator[str]:
         yield f"‖∇F‖ is {now.gradient:.3e}, its certificate says {said.gradient:.3e}"
     if said.residual is not None and least is not None:
         if not recorded_certificate(said).energy >= (1 - RELATIVE) * least:
-            yield f"‖Δw−Δw*‖_H is {least:.3e} at least, its certificate says {recorded_certificate(said).energy:.3e}"
+            claimed = recorded_certificate(said).energy
+            yield f"‖Δw−Δw*‖_H is {at_least(least, '.3e')} at least, its certificate says {claimed:.3e}"
     elif now.ridge > 0 and not now.distance <= said.distance_bound * (1 + RELATIVE) + slack / now.ridge:
-        yield f"‖Δw−Δw*‖ ≤ {now.distance:.3e} is what is proven, its certificate says {said.distance_bound:.3e}"
+        near = at_most(now.distance, ".3e")
+        yield f"‖Δw−Δw*‖ ≤ {near} is what is proven, its certificate says {said.distance_bound:.3e}"
 
 
 def recorded_certificate(said: CertificateRecord) -> Certificate:

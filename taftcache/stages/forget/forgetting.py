@@ -33,6 +33,7 @@ from taftcache.names import (
     is_component,
     is_model,
     shard_of,
+    them,
     typed,
     yours_to_do,
 )
@@ -221,6 +222,7 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
         notes=[
             *_notes(store, plan),
             *_private(store, plan),
+            *_unlearned(store, plan, dry_run=True),
             *_none_left(store, plan, there=objects, dry_run=True),
             *_unweighed(store, plan, dry_run=True),
             *subtracted_notes(store, _subtracted(store, plan)),
@@ -280,6 +282,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         bytes=size,
         notes=[
             *notes,
+            *_unlearned(store, plan),
             *_none_left(store, plan, there=there),
             *_unweighed(store, plan),
             *subtracted_notes(store),
@@ -317,6 +320,20 @@ def _none_left(store: FeatureStore, plan: ForgetPlan, *, there: Iterable[str], d
     if {shard.name for shard in store.shards} <= {*plan.request.emptied, *plan.subtracted}:
         return [f"{which}, since every shard is subtracted"]
     return [f"{which}; next: taftcache train {typed(store.path)}{' --private' if promised(store) else ''}"]
+
+
+def _unlearned(store: FeatureStore, plan: ForgetPlan, *, dry_run: bool = False) -> list[str]:
+    """A note on classes that keep held-out rows alone; not kept in the receipt, which would name them if they left."""
+    if not (classes := plan.request.unlearned):
+        return []
+    is_left, names, held = "would be left" if dry_run else "is left", [*classes], sum(classes.values())
+    options = " ".join(f"--class {typed(name)}" for name in names[:5])
+    return [
+        f"no training row {is_left} of {counted(len(names), 'class')}, which cannot be learned: {first_few(names)}; "
+        f"{counted(held, 'held-out row')} keep{'s' if held == 1 else ''} {them(len(names))} in the list of classes, "
+        f"and count{'s' if held == 1 else ''} in accuracies; to remove both: taftcache forget {typed(store.path)} "
+        f"{options}"
+    ]
 
 
 def _unweighed(store: FeatureStore, plan: ForgetPlan, *, dry_run: bool = False) -> list[str]:

@@ -61,9 +61,10 @@ def certificate_of(new: Component, old: Component | None) -> RenewedCertificate:
     """A renewed component's certificate, with how far the removal moved it since ``old``, if that is to be said."""
     said, now = new.record, new.record.certified
     moved = least = before = moves = None
-    if old is not None and old.layout == new.layout and (then := old.record.certificate) is not None:
-        moved = (new.delta - old.delta).norm().item()
-        least = max(0.0, moved - now.distance_bound - then.distance_bound)
+    if old is not None and (then := old.record.certificate) is not None:
+        if old.layout == new.layout:  # a class that left took a column along
+            moved = (new.delta - old.delta).norm().item()
+            least = max(0.0, moved - now.distance_bound - then.distance_bound)
         if then.ridge != now.ridge:
             before, moves = then.ridge, said.stats.row_moves
     return RenewedCertificate(

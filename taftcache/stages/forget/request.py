@@ -41,7 +41,8 @@ class Request:
     many skipped samples stay because nothing says whether they belong to a class that was named. ``copies`` are the ids
     of rows that stay and hold the very bytes of rows that leave, ``copies_taken`` those that were not named, but leave,
     too. ``unsearched`` shards are damaged, so that copies in them were not looked for. ``matched`` has the ids that
-    each pattern named.
+    each pattern named. ``unlearned`` are classes of which every training row leaves, with the number of held-out rows
+    that keep them in the list of classes.
     """
 
     samples: list[str]
@@ -57,6 +58,7 @@ class Request:
     unsearched: list[str] = field(default_factory=list)
     matched: dict[str, list[str]] = field(default_factory=dict)
     components: list[str] = field(default_factory=list)
+    unlearned: dict[str, int] = field(default_factory=dict)
 
     @property
     def trained(self) -> list[str]:
@@ -162,7 +164,7 @@ def resolve_request(
             f"id or path a line, and nothing else; {'for the last of these, ' if several else ''}{near}",
         )
     _check_forms({*wanted}, {*store.every_id, *skipped, *elsewhere}, "id")
-    bare = _leaving(store, {*here}, asked)
+    bare, unlearned = _leaving(store, {*here}, asked)
     _check_forms(bare, store.classes, "class")
     leaving = Counter(store.locate(i)[0].name for i in here if store.holds(i))
     emptied = [name for name, n in leaving.items() if n == store.shard(name).rows]
@@ -181,6 +183,7 @@ def resolve_request(
         classes=bare,
         asked=asked,
         listed=sum(folder_of(store, i) is None for i in skipped.difference(here)) if classes else 0,
+        unlearned=unlearned,
     )
 
 
@@ -312,11 +315,19 @@ def _named(
     return wanted, asked, already
 
 
-def _leaving(store: FeatureStore, gone: set[str], asked: Sequence[str]) -> list[str]:
-    """Classes that have no row left once ``gone`` leave, and had one before or were named as such."""
-    before, after = Counter[int](), Counter[int]()
+def _leaving(store: FeatureStore, gone: set[str], asked: Sequence[str]) -> tuple[list[str], dict[str, int]]:
+    """Classes that have no row left once ``gone`` leave, and had one before or were named as such; and those that lose
+    all training rows, with the held-out rows that stay."""
+    before, after, held_out = Counter[int](), Counter[int](), Counter[int]()
+    trained = set[int]()
     for shard in store.every_shard:
         stays = np.array([i not in gone for i in shard.sample_ids])
         before.update(shard.labels.tolist())
-        after.update(shard.labels[stays].tolist())
-    return [c for k, c in enumerate(store.classes) if not after[k] and (before[k] or CLASS + c in asked)]
+        after.update(left := shard.labels[stays].tolist())
+        if shard.role == "train":
+            trained.update(shard.labels.tolist())
+        else:
+            held_out.update(left)
+    bare = [c for k, c in enumerate(store.classes) if not after[k] and (before[k] or CLASS + c in asked)]
+    unlearned = {c: n for k, c in enumerate(store.classes) if k in trained and (n := after[k]) and n == held_out[k]}
+    return bare, unlearned

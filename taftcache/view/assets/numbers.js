@@ -13,6 +13,14 @@ export const counted = (n, one, more) => count(n) + " " + noun(n, one, more);
 export const ordinal = (n) => n + (["th", "st", "nd", "rd"][n] || "th");
 export const short = (x) => (missing(x) ? "–" : Number(x).toPrecision(3).replace(IDLE, "$1"));
 
+// A bound from above with so many digits, rounded up: a smaller one would not hold.
+export function atMost(bound, digits) {
+  const near = missing(bound) ? NaN : Number(bound.toPrecision(digits));
+  if (!(near < bound)) return near;
+  const [, power] = near.toExponential().split("e");
+  return Number((near + Number(`1e${power - digits + 1}`)).toPrecision(digits));
+}
+
 // A text that a full stop is to follow.
 export const inLine = (text) => text.replace(/\.$/, "");
 // The same at the beginning of a sentence.

@@ -1,7 +1,7 @@
 // Certificates, convergence, and the regularisation path of the head.
 import { chart, classColour, css, PALETTE, percentAxis } from "./charts.js";
 import { h, quiet, scrolled, section, table } from "./elements.js";
-import { count, counted, percent, short } from "./numbers.js";
+import { atMost, count, counted, percent, short } from "./numbers.js";
 import { uncovered } from "./privacy.js";
 import { modelTitle, state, untrained, waiting } from "./state.js";
 
@@ -40,7 +40,7 @@ export function trainingView(main) {
   if (points.length) pathChart(path, points);
 }
 
-const proved = (of) => (m) => (m.certificate ? m.certificate[of].toExponential(1) : "–");
+const proved = (of) => (m) => (m.certificate ? atMost(m.certificate[of], 2).toExponential(1) : "–");
 
 function ending(m) {
   if (m.promise) return m.promise;
