@@ -123,6 +123,11 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {many}"
 
 
+def short_key(public_key: str) -> str:
+    """A public key as people tell it from others. Anyone can make another with these digits: a check takes it whole."""
+    return public_key[:8]
+
+
 def them(count: int) -> str:
     """The pronoun for ``count`` things."""
     return "it" if count == 1 else "them"

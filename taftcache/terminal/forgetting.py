@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import counted, first_few, readable_size, readable_time, told_apart
+from taftcache.names import counted, first_few, readable_size, readable_time, short_key, told_apart
 from taftcache.stages.forget.finding import UNFINISHED
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import accuracies
@@ -57,8 +57,9 @@ def show_audit(report: AuditReport) -> None:
         if report.tombstones > 1
         else ""
     )
+    by = f" by {' and '.join(map(short_key, report.signers))}" if report.signers else ""
     say(
-        f"{counted(report.receipts, 'receipt')} in one chain, {report.signed} signed;"
+        f"{counted(report.receipts, 'receipt')} in one chain, {report.signed} signed{by};"
         f" {counted(report.tombstones, 'tombstone')}{marks}"
     )
     OUT.print(f"root {report.root_digest}")

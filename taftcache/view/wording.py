@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from taftcache.names import counted, first_few, points_text
+from taftcache.names import counted, first_few, points_text, short_key
 
 if TYPE_CHECKING:
     from taftcache.stages.certificates import JudgedCertificate, RenewedCertificate
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 SIGNATURES = {
     "none": "not signed",
-    "valid": "signed",
+    "valid": "signed by {key}",
     "wrong": "ITS SIGNATURE IS WRONG",
-    "unchecked": "signed; not checked: pip install 'taftcache[sign]'",
+    "unchecked": "signed by {key}, says the entry; not checked: pip install 'taftcache[sign]'",
 }
 NOT_EXPORTED = "the rows came from an export: what was forgotten before it is not known here"
 NOT_COVERED = (
@@ -125,7 +125,7 @@ def receipt_lines(r: Receipt, unreadable: bool) -> list[str]:
         lines.append("its key is destroyed: no id can be looked up in it")
     elif r.event == "forget" and not r.listed:
         lines.append("it keeps a digest of its ids: give all of them with --file, and it is recognised")
-    return [*lines, f"{SIGNATURES.get(r.signature, r.signature)}; {r.file}"]
+    return [*lines, f"{SIGNATURES[r.signature].format(key=short_key(r.public_key or ''))}; {r.file}"]
 
 
 def caveats(receipts: Sequence[Receipt], full: str) -> list[str]:

@@ -33,12 +33,12 @@ class AuditReport(Report):
     """Whether every promise holds, and what was checked.
 
     passed: whether nothing was found. findings: the promises that do not hold. receipts: requests in the ledger.
-    signed: entries of the ledger with a valid signature. tombstones: one for each sample, class and shard that was
-    forgotten. also: further folders that were searched. harmless: files there that were left out of the verdict, as
-    asked, and of which something would have been said. certificates: by component, as recorded and as proven here.
-    newest: the ledger's last entry. unsaved: why ``head`` could not be brought up to date and what to try, a line each;
-    otherwise empty. replayed: rows that an old copy of the store had brought back, forgotten again. notes: what is no
-    failure.
+    signed: entries of the ledger with a valid signature. signers: how many of these each public key has. tombstones:
+    one for each sample, class and shard that was forgotten. also: further folders that were searched. harmless: files
+    there that were left out of the verdict, as asked, and of which something would have been said. certificates: by
+    component, as recorded and as proven here. newest: the ledger's last entry. unsaved: why ``head`` could not be
+    brought up to date and what to try, a line each; otherwise empty. replayed: rows that an old copy of the store had
+    brought back, forgotten again. notes: what is no failure.
     """
 
     store: Path
@@ -47,6 +47,7 @@ class AuditReport(Report):
     findings: list[Finding]
     receipts: int
     signed: int
+    signers: dict[str, int]
     tombstones: int
     also: list[Path]
     certificates: dict[str, CheckedCertificate]
@@ -124,7 +125,7 @@ def audit(
     with FeatureStore(store, stale=True) as store:
         to = Findings(store=store.path, private=bool(promised(store)))
         check_beside(store, to)
-        receipts, signatures = check_ledger(store, key, to)
+        receipts, signers = check_ledger(store, key, to)
         check_receipts(store, to)
         if head is not None:
             check_pin(store, Path(head), to)
@@ -146,7 +147,8 @@ def audit(
             passed=not to.findings,
             findings=to.findings,
             receipts=receipts,
-            signed=signatures,
+            signed=sum(signers.values()),
+            signers=signers,
             tombstones=len(store.manifest.tombstones),
             also=folders,
             certificates=certificates,

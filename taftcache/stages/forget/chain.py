@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ import msgspec
 from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, StoreError
-from taftcache.names import counted, typed
+from taftcache.names import counted, short_key, typed
 from taftcache.privacy.budget import EVENT
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.signature import STORE, is_signed, signed_text, store_digest
@@ -39,8 +40,9 @@ def is_receipt(entry: Entry) -> bool:
     return entry.get("event") not in (EVENT, ledger.ADOPT)
 
 
-def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> tuple[int, int]:
-    """Check the chain, its signatures, dates and tombstones; returns the numbers of receipts and valid signatures.
+def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> tuple[int, dict[str, int]]:
+    """Check the chain, its signatures, dates and tombstones; returns the number of receipts, and that of valid
+    signatures by public key.
 
     Args:
         public_key: as `signature.checked_public_key` returns it; every entry must be signed with this key.
@@ -49,7 +51,7 @@ def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> t
         entries = store.ledger()
     except StoreError as error:
         to.found("ledger", "ledger/", error.fault)
-        return 0, 0
+        return 0, {}
     valid = _signatures(entries, public_key, store_digest(store), to)
     with suppress(IntegrityError, FormatError):  # a damaged list of tombstones: verify has said it
         _ties(entries, store.manifest.tombstones, to)
@@ -116,10 +118,10 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
         )
 
 
-def _signatures(entries: Sequence[Entry], public_key: str | None, own: str, to: Findings) -> int:
-    """How many signatures are valid, in a store with that ``own`` digest. An entry without one, or with one that does
-    not name its store, is covered by a later valid one, which signs its digest."""
-    valid, unsigned, covered, nameless = 0, list[str](), list[str](), list[str]()
+def _signatures(entries: Sequence[Entry], public_key: str | None, own: str, to: Findings) -> dict[str, int]:
+    """How many signatures are valid, by public key, in a store with that ``own`` digest. An entry without one, or with
+    one that does not name its store, is covered by a later valid one, which signs its digest."""
+    valid, unsigned, covered, nameless = Counter[str](), list[str](), list[str](), list[str]()
     for entry in entries:
         where = _place(entry)
         if "signature" not in entry:
@@ -131,10 +133,16 @@ def _signatures(entries: Sequence[Entry], public_key: str | None, own: str, to: 
         elif entry.get(STORE, own) != own:
             to.found("signature", where, "it was signed in another store")
         else:
-            valid += 1
+            valid[bytes.fromhex(entry["public_key"]).hex()] += 1  # one key, however its digits are written
             covered, unsigned = [*covered, *unsigned], []
             nameless = [] if STORE in entry else [*nameless, where]
     if public_key is None:
+        if len(valid) > 1:
+            keys = ", ".join(f"{short_key(key)} ({counted(n, 'entry')})" for key, n in valid.items())
+            to.notes.append(
+                f"the ledger is signed with {len(valid)} different keys: {keys}; whoever may write to the store can "
+                "sign with a key of his own: audit with yours (--public-key)"
+            )
         return valid
     if not entries:
         to.found("signature", "ledger/", "the ledger is empty: nothing is signed with that key", UNSIGNED)
