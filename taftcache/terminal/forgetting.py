@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from taftcache.stages.forget.forgetting import ForgetReport
     from taftcache.stages.forget.receipts import ReceiptsReport
 
+DESTROYED = (
+    "the key and the list of tombstones are destroyed, here and in the file beside the store; receipts keep their "
+    "hashes of ids, which say nothing without the key"
+)
+
 
 def show_forget(report: ForgetReport) -> None:
     """What a request changed and what it proves."""
@@ -92,7 +97,7 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     """A request's outcome, without the store's digests."""
     lines = []
     if report.mode == "destroy-key":
-        lines += [] if report.notes else ["the tombstones and their key are destroyed"]
+        lines += [DESTROYED] if report.root_digest != report.root_before else []
     elif not (report.already or report.forgotten or report.dropped_shards or report.classes or report.destroyed):
         lines.append("nothing to forget")
     if report.already:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taftcache.cache.kept_keys import TombstoneKeys
 from taftcache.cache.opening import Place
 from taftcache.cache.read.around import check_local
 from taftcache.cache.store import FeatureStore
@@ -14,7 +15,7 @@ from taftcache.names import COMPONENT
 from taftcache.stages.completeness import still_missing, subtracted_notes, untrained_notes
 from taftcache.stages.forget.byproducts import check_folders, existing_folder
 from taftcache.stages.forget.certificates import CheckedCertificate
-from taftcache.stages.forget.chain import check_beside, check_ledger
+from taftcache.stages.forget.chain import check_beside, check_kept_keys, check_ledger
 from taftcache.stages.forget.finding import Finding, Findings
 from taftcache.stages.forget.forgetting import forget
 from taftcache.stages.forget.models import check_models, looser_than_recorded
@@ -133,9 +134,11 @@ def audit(
             note_unpinned(store, to)
         check_damage(store, progress, to)
         check_leftovers(store, to)
+        keys = TombstoneKeys(store)
+        check_kept_keys(store, keys, folders, to)
         check_names(store, to)
         certificates = check_models(store, progress, to)
-        left_out = check_folders(store, folders, to, strict, harmless)
+        left_out = check_folders(store, keys, folders, to, strict, harmless)
         unsaved: list[str] = []
         if to.findings:
             store.check_current()  # raises if another commit came between: findings of a mixed state mean nothing

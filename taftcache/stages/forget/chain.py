@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from taftcache.cache.format import ledger
+from taftcache.cache.kept_keys import TombstoneKeys
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, StoreError
 from taftcache.names import counted, short_key, typed
@@ -116,6 +119,32 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
             problem,
             f"taftcache audit {typed(store.path)} --replay, which takes them over",
         )
+
+
+LEFT = (
+    "the key of the store's tombstones lies in it, with no store beside it: whoever reads it can ask about forgotten "
+    "ids"
+)
+LEFT_DO = "if the store was moved from there, move the file along with it; else delete it if no store needs it"
+KEPT = "the key that this store destroyed: whoever reads it can ask about the ids behind the receipts' hashes"
+KEPT_DO = "taftcache forget {store} --destroy-key, which destroys it there, too"
+DELETE = "delete it if no other store needs it"
+
+
+def check_kept_keys(store: FeatureStore, keys: TombstoneKeys, searched: Collection[Path], to: Findings) -> None:
+    """Find the key that the store destroyed in files around it; note one that it still has in a file that was left, and
+    a destroyed one in another store, where somebody may want it. What lies in a folder of ``searched`` is left out."""
+    if keys.file is None or any(keys.file.is_relative_to(os.path.realpath(folder)) for folder in searched):
+        return
+    with suppress(StoreError):  # the folder around it may not be listed
+        for at in keys.beside():
+            if at.state == "present" and not at.is_store:
+                to.notes.append(f"{at.path}: {LEFT}; {LEFT_DO}")
+            elif at.state == "destroyed" and at.is_store:
+                to.notes.append(f"{at.path} has {KEPT}; taftcache forget {typed(at.path)} --destroy-key")
+            elif at.state == "destroyed":
+                do = KEPT_DO.format(store=typed(store.path)) if at.is_left else DELETE
+                to.found("tombstones", str(at.path), f"it has {KEPT}", do)
 
 
 def _signatures(entries: Sequence[Entry], public_key: str | None, own: str, to: Findings) -> dict[str, int]:
