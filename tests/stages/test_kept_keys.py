@@ -20,7 +20,6 @@ from taftcache.view import payload
 from taftcache.view.atlas import Atlas
 
 WAS_LEFT = "left of a store that is not there any more: the key is destroyed there as well"
-LAW = "A key that is destroyed is gone from the folder around the store, or said to be still there, and where"
 
 
 @pytest.fixture
@@ -41,7 +40,9 @@ def guessed(file: Path) -> int:
     return sum(ledger.tombstone(i, key) in held for key, held in read_keys(file).items() for i in likely)
 
 
-@pytest.mark.law(LAW)
+@pytest.mark.law(
+    "A key that is destroyed is gone from the folder around the store, or said to be still there, and where"
+)
 def test_a_file_left_by_a_move_loses_the_key_too(moved):
     left = moved.with_name("head.forgotten")
     assert guessed(left) == 3
@@ -56,7 +57,9 @@ def test_a_file_left_by_a_move_loses_the_key_too(moved):
     assert [note for note in taftcache.audit(moved, also=[moved.parent]).notes if "the key " in note] == []
 
 
-@pytest.mark.law(LAW)
+@pytest.mark.law(
+    "A key that is destroyed is gone from the folder around the store, or said to be still there, and where"
+)
 @pytest.mark.parametrize("says", ["its digest", "hashes of ids", "a digest of all tombstones"])
 def test_an_audit_knows_a_destroyed_key_wherever_it_is_shown(moved, tmp_path, monkeypatch, says):
     """An entry of an earlier release does not name the key, and one of many ids has no hash of each."""
@@ -88,7 +91,9 @@ def test_an_audit_knows_a_destroyed_key_wherever_it_is_shown(moved, tmp_path, mo
     assert taftcache.audit(moved).findings == []
 
 
-@pytest.mark.law(LAW)
+@pytest.mark.law(
+    "A key that is destroyed is gone from the folder around the store, or said to be still there, and where"
+)
 def test_a_copy_keeps_its_key_and_is_named(moved):
     copy = taftcache.copy(moved, moved.with_name("copy")).store
     bare = shutil.copytree(moved, moved.with_name("bare"))  # has the key in its folder alone
@@ -116,7 +121,9 @@ def test_a_copy_keeps_its_key_and_is_named(moved):
     assert [note for note in taftcache.audit(moved, also=[moved.parent]).notes if "the key " in note] == []
 
 
-@pytest.mark.law(LAW)
+@pytest.mark.law(
+    "A key that is destroyed is gone from the folder around the store, or said to be still there, and where"
+)
 def test_a_file_that_says_more_than_the_store_is_named_and_kept(moved):
     """It may be that of a store which comes back."""
     copy = taftcache.copy(moved, moved.with_name("copy")).store
@@ -135,7 +142,9 @@ def test_a_file_that_says_more_than_the_store_is_named_and_kept(moved):
     assert (finding.where, finding.do) == (str(file), "delete it if no other store needs it")
 
 
-@pytest.mark.law(LAW)
+@pytest.mark.law(
+    "A key that is destroyed is gone from the folder around the store, or said to be still there, and where"
+)
 def test_a_key_beside_a_link_goes(moved):
     moved.with_name("link").symlink_to(moved)
     moved.with_name("head.forgotten").rename(moved.with_name("link.forgotten"))
@@ -143,7 +152,9 @@ def test_a_key_beside_a_link_goes(moved):
     assert not moved.with_name("link.forgotten").exists()
 
 
-@pytest.mark.law(LAW)
+@pytest.mark.law(
+    "A key that is destroyed is gone from the folder around the store, or said to be still there, and where"
+)
 def test_a_kill_after_the_commit_is_made_good_by_the_same_command(moved, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt
