@@ -125,6 +125,11 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {many}"
 
 
+def short_key(public_key: str) -> str:
+    """A public key as people tell it from others. Anyone can make another with these digits: a check takes it whole."""
+    return public_key[:8]
+
+
 def them(count: int) -> str:
     """The pronoun for ``count`` things."""
     return "it" if count == 1 else "them"
@@ -244,7 +249,7 @@ def _towards(rounding: str, bound: float, form: str) -> str:
 
 
 def epsilon_text(value: float) -> str:
-    """ε, or the δ of a group, in four digits, rounded up, but for what the arithmetic of an accountant may be off by."""
+    """ε, or the δ of a group, in four digits, rounded up, but for what an accountant's arithmetic may be off by."""
     return at_most(value * (1 - 1e-12), ".4g")
 
 

@@ -89,7 +89,8 @@ def forget(
         bool,
         typer.Option(
             "--destroy-key",
-            help="destroy the key of all tombstones: nobody can then ask whether an id was forgotten",
+            help="destroy the list of tombstones and their key, and name where else beside the store the key lies: "
+            "without it nobody can ask whether an id was forgotten. Receipts keep their hashes",
             rich_help_panel=PROOF,
         ),
     ] = False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import at_most, counted, first_few, readable_size, readable_time, told_apart
+from taftcache.names import at_most, counted, first_few, readable_size, readable_time, short_key, told_apart
 from taftcache.stages.forget.finding import UNFINISHED
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import accuracies
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from taftcache.stages.forget.auditing import AuditReport
     from taftcache.stages.forget.forgetting import ForgetReport
     from taftcache.stages.forget.receipts import ReceiptsReport
+
+DESTROYED = (
+    "the key and the list of tombstones are destroyed, here and in the file beside the store; receipts keep their "
+    "hashes of ids, which say nothing without the key"
+)
 
 
 def show_forget(report: ForgetReport) -> None:
@@ -57,9 +62,10 @@ def show_audit(report: AuditReport) -> None:
         if report.tombstones > 1
         else ""
     )
+    by = f" by {' and '.join(map(short_key, report.signers))}" if report.signers else ""
     say(
         f"{counted(report.receipts, 'receipt')} in one chain,"
-        f" {report.signed} of {counted(report.newest.entries, 'entry')} signed;"
+        f" {report.signed} of {counted(report.newest.entries, 'entry')} signed{by};"
         f" {counted(report.tombstones, 'tombstone')}{marks}"
     )
     OUT.print(f"root {report.root_digest}")
@@ -92,7 +98,7 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     """A request's outcome, without the store's digests."""
     lines = []
     if report.mode == "destroy-key":
-        lines += [] if report.notes else ["the tombstones and their key are destroyed"]
+        lines += [DESTROYED] if report.root_digest != report.root_before else []
     elif not (report.already or report.forgotten or report.dropped_shards or report.classes or report.destroyed):
         lines.append("nothing to forget")
     if report.already:

@@ -24,7 +24,7 @@ from taftcache.names import (
 )
 from taftcache.terminal.console import OUT, print_ids, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import plain_table
-from taftcache.view.wording import NOT_EXPORTED, bounded
+from taftcache.view.wording import NOT_EXPORTED, bounded, forgotten_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -81,8 +81,8 @@ def show_inspect(report: InspectReport) -> None:
             *_data(report),
             f"cached    the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
             f" tangent by {report.tangent.get('path', 'nothing yet')}",
-            f"plan      {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"
-            f" {report.forgotten} forgotten",
+            f"plan      {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped",
+            f"forgotten {forgotten_text(report.forgotten, report.ledger)}",
             *([f"export    {NOT_EXPORTED}"] if report.plan.get(FROM_EXPORT) else []),
             f"integrity {report.integrity.text}",
             f"root      {report.root_digest}",

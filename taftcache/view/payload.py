@@ -22,7 +22,7 @@ from taftcache.stages.look.vectors import describe_vectors, has_tail, starts_bla
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.embedding import nearest
 from taftcache.view.pictures import Pictures, patch_grid
-from taftcache.view.wording import answer_text, caveats, receipt_lines
+from taftcache.view.wording import answer_text, caveats, forgotten_text, receipt_lines
 
 if TYPE_CHECKING:
     from taftcache.stages.look.scoring import HeldOutLogits
@@ -41,8 +41,9 @@ def packed(array: NDArray[Any]) -> dict[str, str]:
 
 
 def overview(atlas: Atlas) -> dict[str, Any]:
-    """What ``taftcache inspect`` reports, the default model, which shards' rows each model saw, what the map is
-    made of, the ledger (None if it is damaged), a note on outdated models, and all that is known of damage."""
+    """What ``taftcache inspect`` reports, the default model, which shards' rows each model saw, what the map is made
+    of, the ledger (None if it is damaged), a note on outdated models, what was forgotten, and all that is known of
+    damage."""
     report, damage = inspect_intact(atlas.store)
     axes, keys = atlas.axes, private_keys(atlas.store)
     models = [{**m, "promise": promise_text(m[PRIVATE])} if m.get(PRIVATE) else m for m in report.models]
@@ -50,6 +51,7 @@ def overview(atlas: Atlas) -> dict[str, Any]:
     return {
         "report": {**said, "store": str(report.store), "models": models},
         "outdated": outdated_recorded(atlas.store),
+        "forgotten": forgotten_text(report.forgotten, report.ledger),
         "damage": list(dict.fromkeys([*map(problem_of, damage), *atlas.damage])),
         "leaked": len(atlas.leaked),
         "what": atlas.what,

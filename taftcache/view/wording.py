@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from taftcache.names import at_least, at_most, counted, first_few, points_text
+from taftcache.names import at_least, at_most, counted, first_few, points_text, short_key
 
 if TYPE_CHECKING:
     from taftcache.stages.certificates import JudgedCertificate, RenewedCertificate
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 SIGNATURES = {
     "none": "not signed",
-    "valid": "signed",
+    "valid": "signed by {key}",
     "wrong": "ITS SIGNATURE IS WRONG",
-    "unchecked": "signed; not checked: pip install 'taftcache[sign]'",
+    "unchecked": "signed by {key}, says the entry; not checked: pip install 'taftcache[sign]'",
 }
 NOT_EXPORTED = "the rows came from an export: what was forgotten before it is not known here"
 NOT_COVERED = (
@@ -102,7 +102,7 @@ def _either(seqs: list[int]) -> str:
 def receipt_lines(r: Receipt, unreadable: bool) -> list[str]:
     """A receipt in lines, the first with its number; ``unreadable``: its key is destroyed."""
     if r.event == "destroy-key":
-        lines = [f"receipt {r.seq}, {r.time}: the tombstones and their key were destroyed"]
+        lines = [f"receipt {r.seq}, {r.time}: the key and the list of tombstones were destroyed"]
     elif r.event == "forget":
         rows = ", ".join(f"{counted(n, 'row')} of {name}" for name, n in r.shards.items()) or "no row"
         without = r.samples - sum(r.shards.values())  # skipped samples, and those of an unfinished extraction
@@ -126,7 +126,19 @@ def receipt_lines(r: Receipt, unreadable: bool) -> list[str]:
         lines.append("its key is destroyed: no id can be looked up in it")
     elif r.event == "forget" and not r.listed:
         lines.append("it keeps a digest of its ids: give all of them with --file, and it is recognised")
-    return [*lines, f"{SIGNATURES.get(r.signature, r.signature)}; {r.file}"]
+    return [*lines, f"{SIGNATURES[r.signature].format(key=short_key(r.public_key or ''))}; {r.file}"]
+
+
+def forgotten_text(tombstones: int, entries: Sequence[Mapping[str, Any]]) -> str:
+    """What a store with these ledger ``entries`` has forgotten: the receipts' ids, and ``tombstones``, of which a shard
+    or a class that left has one, too, and which go with their key."""
+    counts = [entry.get("samples") for entry in entries if entry.get("event") == "forget"]
+    ids = sum(count for count in counts if isinstance(count, int))
+    said = [f"{counted(ids, 'id')} by {counted(len(counts), 'receipt')}"] if counts else []
+    said += [counted(tombstones, "tombstone")] if tombstones else []
+    if any(entry.get("event") == "destroy-key" for entry in entries):
+        said.append("the key of earlier ones is destroyed" if tombstones else "the key of the tombstones is destroyed")
+    return "; ".join(said) or "nothing"
 
 
 def caveats(receipts: Sequence[Receipt], full: str) -> list[str]:

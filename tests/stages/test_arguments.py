@@ -33,7 +33,7 @@ from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.train.record import wanted_shards
 from taftcache.tangent.spec import TangentSpec
-from taftcache.terminal.forgetting import forgotten_lines
+from taftcache.terminal.forgetting import DESTROYED, forgotten_lines
 from tests.cache.making import tree
 from tests.keys import make_key
 from tests.stages.making import recipe
@@ -374,7 +374,7 @@ def test_a_key_that_is_not_there_is_not_said_to_be_destroyed(store):
     assert forgotten_lines(told) == [f"note: {told.notes[0]}"]
     taftcache.forget(store, FeatureStore(store).sample_ids()[:1])
     told = taftcache.destroy_key(store)
-    assert (told.notes, forgotten_lines(told)) == ([], ["the tombstones and their key are destroyed"])
+    assert (told.notes, forgotten_lines(told)) == ([], [DESTROYED])
 
 
 def test_held_out_rows_may_bring_ids(tmp_path):

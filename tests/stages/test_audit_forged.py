@@ -30,7 +30,7 @@ from taftcache.stages.forget.finding import Findings
 from taftcache.stages.signature import Signer
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
-from taftcache.terminal.forgetting import show_audit
+from taftcache.terminal.forgetting import show_audit, show_receipts
 from tests.keys import make_key
 from tests.stages.forging import forge, forge_ledger, forge_meta
 from tests.stages.making import open_store, recipe, settings
@@ -166,6 +166,26 @@ def test_a_public_key_wants_signatures(signed, copy):
     assert kinds(copy, public_key=key) == ["signature"] * 2
     forge_ledger(copy, lambda entries: [])
     assert "signature" in kinds(copy, public_key=key)
+
+
+def test_a_second_key_is_named(signed, copy, tmp_path, capsys):
+    """An entry that somebody else signed counted like the others."""
+    mine, other = signed[1], make_key(tmp_path / "other.pem")
+    report = taftcache.audit(copy)
+    assert (report.signers, [note for note in report.notes if "keys" in note]) == ({mine: 2}, [])
+    show_audit(report)
+    assert f"2 of 2 entries signed by {mine[:8]};" in capsys.readouterr().out
+    with open_store(copy) as store:
+        taftcache.forget(store, [store.shard("000").sample_ids[0]], signing_key=tmp_path / "other.pem")
+    report = taftcache.audit(copy)
+    assert (report.findings, report.signed, report.signers) == ([], 3, {mine: 2, other: 1})
+    (note,) = [note for note in report.notes if "keys" in note]
+    assert note.startswith(f"the ledger is signed with 2 different keys: {mine[:8]} (2 entries), {other[:8]} (1 entry)")
+    show_audit(report)
+    assert f"3 of 3 entries signed by {mine[:8]} and {other[:8]};" in " ".join(capsys.readouterr().out.split())
+    show_receipts(taftcache.receipts(copy))
+    said = capsys.readouterr().out
+    assert [said.count(f"  signed by {key[:8]}; ledger/") for key in (mine, other)] == [2, 1]
 
 
 @pytest.mark.law("With a public key, an audit takes nothing in a ledger that the key's holder did not sign")

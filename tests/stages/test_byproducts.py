@@ -31,6 +31,7 @@ import taftcache
 from taftcache.backbone.files import file_digest
 from taftcache.cache import hdf5
 from taftcache.cache.format.parts import Skipped
+from taftcache.cache.kept_keys import TombstoneKeys
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreWriteError
@@ -394,7 +395,7 @@ def test_numbers_and_classes_in_a_models_folder_are_no_ids(store, tmp_path, monk
         common = common.difference(*(ids for ids, _ in told)).union(opened.classes)
         monkeypatch.setattr(FeatureStore, "asker", lambda _: common.__contains__)
         found = Findings(store=store)
-        byproducts.check_folders(opened, [place], found)
+        byproducts.check_folders(opened, TombstoneKeys(opened), [place], found)
     assert not found.findings
     assert [note.partition(" with a forgotten id")[0] for note in found.notes] == [f"{place}: 1 file (other.md)"]
 

@@ -373,7 +373,7 @@ def test_signed_receipts_beside_private_trainings(private, tmp_path, capsys):
     report = taftcache.audit(private, public_key=public)
     assert (report.findings, report.receipts, report.signed) == ([], 1, 1)
     show_audit(report)  # of two trainings that are not signed, and the receipt
-    assert "1 receipt in one chain, 1 of 3 entries signed; " in capsys.readouterr().out
+    assert f"1 receipt in one chain, 1 of 3 entries signed by {public[:8]}; " in capsys.readouterr().out
 
 
 def test_the_mapping_is_text_of_one_kind(private):

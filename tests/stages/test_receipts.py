@@ -37,12 +37,13 @@ class Asked:
     back: str
     others: list[str]
     every: list[str]
+    signer: str
 
 
 @pytest.fixture(scope="module")
 def asked(finished, tmp_path_factory) -> Asked:
     root = tmp_path_factory.mktemp("receipts")
-    make_key(root / "key.pem")
+    signer = make_key(root / "key.pem")
     path = shutil.copytree(finished, root / "store")
     with open_store(path) as store:
         every = [i for s in (*store.shards, store.held_out) for i in s.sample_ids]
@@ -56,7 +57,7 @@ def asked(finished, tmp_path_factory) -> Asked:
             writer._check = lambda *args: None
             writer.append(tokens, [back], np.zeros(1, np.int32))
             writer.commit()
-    return Asked(path, first, back, others, every)
+    return Asked(path, first, back, others, every, signer)
 
 
 def answers(path: Path, *samples: str) -> list[Answer]:
@@ -122,7 +123,7 @@ def test_what_a_person_reads(asked, capsys):
         "receipt 1, 20",
         "2 ids forgotten by retrain; 2 rows of 000 removed",
         "(decisive)",
-        "  signed; ledger/",
+        f"  signed by {asked.signer[:8]}; ledger/",
     ):
         assert text in every
     assert "destroyed: components/000" in every

@@ -459,6 +459,7 @@ def test_one_is_no_plural(opened):
     page = opened
     page.go("overview")
     assert "1\nledger entry" in page.tab.inner_text("main .cards")
+    assert "Forgotten: 1 id by 1 receipt; 1 tombstone." in page.tab.inner_text("main")
     page.go("ledger")
     assert "1 entry in one chain" in page.tab.inner_text("main")
     assert ": 1 id forgotten" in page.tab.inner_text("main summary >> nth=0")

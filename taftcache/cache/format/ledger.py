@@ -22,6 +22,8 @@ MAX_ENTRY_VALUES = 1 << 20
 RESERVED = ("seq", "previous")
 AFTER = "tombstones_after"
 """The field in which an entry says which tombstones the store has once the entry is written."""
+DESTROYED_KEY = "tombstone_key"
+"""The field in which an entry that destroys the tombstones' key has its digest, by which the key is known elsewhere."""
 ADOPT = "adopt tombstones"
 """The event of entries that the store itself writes: tombstones taken over from an earlier store at the same place."""
 

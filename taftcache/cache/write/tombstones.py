@@ -302,13 +302,23 @@ def _read(file: Path) -> _Found | None:
     return _decode(raw, file), made
 
 
-def are_tombstones(raw: bytes) -> bool:
-    """Whether these are the bytes of a whole `TombstoneFile` of any store: keyed hashes, and nothing from rows."""
+def read_keys(file: Path) -> dict[bytes, frozenset[str]]:
+    """The keys in a `TombstoneFile` of any store, with the tombstones under each; none where there is no file. The
+    errors are those of `TombstoneFile`."""
+    found = _read(file)
+    return {} if found is None else _by_key(found[0])
+
+
+def decoded_keys(raw: bytes) -> dict[bytes, frozenset[str]] | None:
+    """The same from the bytes of such a file; None for any others. It has keyed hashes, and nothing from rows."""
     try:
-        _decode(raw, Path())
+        return _by_key(_decode(raw, Path()))
     except (FormatError, IntegrityError):
-        return False
-    return True
+        return None
+
+
+def _by_key(contents: _File) -> dict[bytes, frozenset[str]]:
+    return {bytes.fromhex(under.key): frozenset(under.tombstones) for under in contents.keys}
 
 
 def _decode(raw: bytes, file: Path) -> _File:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taftcache.cache.kept_keys import TombstoneKeys
 from taftcache.cache.opening import Place
 from taftcache.cache.read.around import check_local
 from taftcache.cache.store import FeatureStore
@@ -14,7 +15,7 @@ from taftcache.names import COMPONENT
 from taftcache.stages.completeness import still_missing, subtracted_notes, untrained_notes
 from taftcache.stages.forget.byproducts import check_folders, existing_folder
 from taftcache.stages.forget.certificates import CheckedCertificate
-from taftcache.stages.forget.chain import check_beside, check_ledger
+from taftcache.stages.forget.chain import check_beside, check_kept_keys, check_ledger
 from taftcache.stages.forget.finding import Finding, Findings
 from taftcache.stages.forget.forgetting import forget
 from taftcache.stages.forget.models import check_models, looser_than_recorded
@@ -34,11 +35,12 @@ class AuditReport(Report):
 
     passed: whether nothing was found. findings: the promises that do not hold. receipts: requests in the ledger.
     signed: entries of the ledger with a valid signature, of ``newest.entries`` in all: receipts, private trainings and
-    tombstones that were taken over. tombstones: one for each sample, class and shard that was forgotten. also: further
-    folders that were searched. harmless: files there that were left out of the verdict, as asked, and of which
-    something would have been said. certificates: by component, as recorded and as proven here. newest: the ledger's
-    last entry. unsaved: why ``head`` could not be brought up to date and what to try, a line each; otherwise empty.
-    replayed: rows that an old copy of the store had brought back, forgotten again. notes: what is no failure.
+    tombstones that were taken over. signers: how many of these each public key has. tombstones: one for each sample,
+    class and shard that was forgotten. also: further folders that were searched. harmless: files there that were left
+    out of the verdict, as asked, and of which something would have been said. certificates: by component, as recorded
+    and as proven here. newest: the ledger's last entry. unsaved: why ``head`` could not be brought up to date and what
+    to try, a line each; otherwise empty. replayed: rows that an old copy of the store had brought back, forgotten
+    again. notes: what is no failure.
     """
 
     store: Path
@@ -47,6 +49,7 @@ class AuditReport(Report):
     findings: list[Finding]
     receipts: int
     signed: int
+    signers: dict[str, int]
     tombstones: int
     also: list[Path]
     certificates: dict[str, CheckedCertificate]
@@ -124,7 +127,7 @@ def audit(
     with FeatureStore(store, stale=True) as store:
         to = Findings(store=store.path, private=bool(promised(store)))
         check_beside(store, to)
-        receipts, signatures = check_ledger(store, key, to)
+        receipts, signers = check_ledger(store, key, to)
         check_receipts(store, to)
         if head is not None:
             check_pin(store, Path(head), to)
@@ -132,9 +135,11 @@ def audit(
             note_unpinned(store, to)
         check_damage(store, progress, to)
         check_leftovers(store, to)
+        keys = TombstoneKeys(store)
+        check_kept_keys(store, keys, folders, to)
         check_names(store, to)
         certificates = check_models(store, progress, to)
-        left_out = check_folders(store, folders, to, strict, harmless)
+        left_out = check_folders(store, keys, folders, to, strict, harmless)
         unsaved: list[str] = []
         if to.findings:
             store.check_current()  # raises if another commit came between: findings of a mixed state mean nothing
@@ -146,7 +151,8 @@ def audit(
             passed=not to.findings,
             findings=to.findings,
             receipts=receipts,
-            signed=signatures,
+            signed=sum(signers.values()),
+            signers=signers,
             tombstones=len(store.manifest.tombstones),
             also=folders,
             certificates=certificates,

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -25,11 +25,12 @@ from taftcache.backbone.sources.folder import SUFFIXES
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import FILE
+from taftcache.cache.kept_keys import TombstoneKeys, is_of_store
 from taftcache.cache.place.lock import LOCK
 from taftcache.cache.read.around import is_store
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.sweep import OWN
-from taftcache.cache.write.tombstones import are_tombstones
+from taftcache.cache.write.tombstones import decoded_keys
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError, local_path
 from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION, read_description
@@ -37,7 +38,7 @@ from taftcache.model.saved import CARD, WEIGHTS, under
 from taftcache.names import ROWS_OF, counted, first_few, is_model, told_apart
 from taftcache.privacy.statement import audit_statement
 from taftcache.stages.file_texts import FileTexts, read_texts
-from taftcache.stages.forget.chain import FORGOTTEN
+from taftcache.stages.forget.chain import DELETE, FORGOTTEN, KEPT, LEFT, LEFT_DO
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.receipts import replaced_shards
@@ -64,7 +65,12 @@ def existing_folder(folder: Path | str) -> Path:
 
 
 def check_folders(
-    store: FeatureStore, folders: Sequence[Path], to: Findings, strict: bool = False, harmless: Sequence[str] = ()
+    store: FeatureStore,
+    keys: TombstoneKeys,
+    folders: Sequence[Path],
+    to: Findings,
+    strict: bool = False,
+    harmless: Sequence[str] = (),
 ) -> int:
     """Look through all files below ``folders`` for what was made from forgotten rows. No links to folders are followed;
     those that lead out of all that is searched are named. Returns how many there is something to be said of, but are
@@ -72,13 +78,13 @@ def check_folders(
 
     Findings are unfinished files, forgotten ids in texts and files of rows and as names, other stores with rows of
     forgotten ids or with such ids in their texts, and whatever names this store, or its shards, as they were before a
-    request; also a promise of privacy that does not follow from the noise that the file itself states. Notes name what
-    cannot be judged, such as components that name no rows, and what was not searched; if ``strict``, these are findings
-    too.
+    request; the key that the store destroyed, one of ``keys``; also a promise of privacy that does not follow from the
+    noise that the file itself states. Notes name what cannot be judged, such as components that name no rows, and what
+    was not searched; if ``strict``, these are findings too.
     """
     if not folders:
         return 0
-    known, searched = _Known.of(store), [*map(os.path.realpath, (store.place, *map(str, folders)))]
+    known, searched = _Known.of(store, keys), [*map(os.path.realpath, (store.place, *map(str, folders)))]
     return sum([_check_folder(known, folder, searched, to, strict, harmless) for folder in folders])
 
 
@@ -168,6 +174,8 @@ NOTES = {
     "in there",
     "common": "with a forgotten id that may mean something else: a number, a date or a plain word where nothing says "
     "that it is an id, the name of a class or a shard, or a word of taftcache's own",
+    "left": f"of tombstones: {LEFT}; {LEFT_DO}",
+    "kept": f"with {KEPT}; it is of another store, which needs it no more after taftcache forget STORE --destroy-key",
     "unchecked": "promising privacy: whether their epsilon follows from their noise is checked with "
     "pip install 'taftcache[privacy]'",
 }
@@ -188,7 +196,7 @@ class _Verdict:
     ids, and where.
     """
 
-    kind: Literal["fine", "unsure", "unread", "linked", "common", "found"]
+    kind: Literal["fine", "unsure", "unread", "linked", "common", "left", "kept", "found"]
     text: str = ""
     of_student: bool = False
     do: str | None = None
@@ -196,7 +204,8 @@ class _Verdict:
 
 
 FINE, UNSURE, UNREAD, COMMON = _Verdict("fine"), _Verdict("unsure"), _Verdict("unread"), _Verdict("common")
-LINKED = _Verdict("linked")
+LINKED, KEPT_BY_STORE = _Verdict("linked"), _Verdict("kept")
+KEY_LEFT = _Verdict("found", f"it has {KEPT}", do=DELETE)
 BY_PATH = _Verdict(
     "found",
     "its path ends with a forgotten id",
@@ -222,6 +231,7 @@ class _Known:
     """
 
     store: FeatureStore
+    keys: TombstoneKeys
     now: frozenset[str]
     shards: frozenset[str]
     before: dict[str, str]
@@ -232,7 +242,7 @@ class _Known:
     held: frozenset[str]
 
     @classmethod
-    def of(cls, store: FeatureStore) -> _Known:
+    def of(cls, store: FeatureStore, keys: TombstoneKeys) -> _Known:
         requests, key = dict[str, dict[str, Any]](), b""
         with suppress(StoreError):  # `check_ledger` or `check_beside` reports it
             requests = {f"ledger/{e['seq']:06d}": e for e in store.ledger() if e.get("event") == FORGOTTEN}
@@ -243,6 +253,7 @@ class _Known:
                 held.update(store.shard(ref.name).sample_ids)
         return cls(
             store=store,
+            keys=keys,
             now=frozenset({store.root_digest, store.manifest.content_digest}),
             shards=frozenset(ref.digest for ref in store.manifest.shards),
             before={str(entry.get("root_before")): place for place, entry in requests.items()},
@@ -282,6 +293,15 @@ class _Known:
 
     def _keyed(self, digests: Iterable[str]) -> set[str]:
         return {ledger.tombstone(own, self.key) for own in digests} if self.key else set()
+
+    def of_tombstones(self, file: Path, held: Mapping[bytes, Collection[str]]) -> _Verdict:
+        """The verdict on a file of tombstones with these keys, and the tombstones under each."""
+        if self.keys.file is not None and os.path.realpath(file) == str(self.keys.file):
+            return FINE
+        states = {self.keys.state(digest(key), under) for key, under in held.items()}
+        if "destroyed" in states:
+            return KEPT_BY_STORE if is_of_store(file) else KEY_LEFT
+        return _Verdict("left") if "present" in states and not is_of_store(file) else FINE
 
     def is_strange(self, data: bytes) -> bool:
         """Whether a file is a component whose numbers match no component of the store."""
@@ -391,7 +411,7 @@ def _is_cut_off(names: set[str]) -> bool:
 def _of_store(known: _Known, path: Path) -> tuple[_Verdict, list[str] | None]:
     """What is to be said of another store, and what lies in its folder but its manifests do not name; None if it cannot
     be opened."""
-    unread, strange, strays, held, said = False, False, None, set[str](), set[str]()
+    unread, strange, kept, strays, held, said = False, False, False, None, set[str](), set[str]()
     try:
         with FeatureStore(path, stale=True) as other:
             strays = other.strays()
@@ -403,6 +423,8 @@ def _of_store(known: _Known, path: Path) -> tuple[_Verdict, list[str] | None]:
             held.update(i for ids in other.staged_ids().values() for i in ids)
             held.update(skipped.id for skipped in other.manifest.skipped)
             said = _said_by(known, other)
+            named = other.manifest
+            kept = known.keys.state(named.tombstone_key, frozenset(named.tombstones)) == "destroyed"
             taken = [name for name, ref in other.objects().items() if is_model(name) and ref.meta.get("imported")]
             strange = any(known.is_strange(other.read_object(name)) for name in taken)
     except (OSError, TaftcacheError):
@@ -411,6 +433,8 @@ def _of_store(known: _Known, path: Path) -> tuple[_Verdict, list[str] | None]:
         return _Verdict("found", f"a store with rows of forgotten ids: {count}"), strays
     if said:
         return _Verdict("found", f"a store that names forgotten ids: {len(said)}"), strays
+    if kept:
+        return KEPT_BY_STORE, strays
     return (UNREAD if unread else UNSURE if strange else FINE) if known.before else FINE, strays
 
 
@@ -460,8 +484,10 @@ def _of_readable(known: _Known, path: Path) -> _Verdict:
         return _of_ids(known, path, read, sure)
     if not read.whole:
         return _beside(known, path) or UNREAD if known.before else FINE
-    if is_pin(read.about) or are_tombstones(read.about.encode()):
+    if is_pin(read.about):
         return FINE
+    if (held := decoded_keys(read.about.encode())) is not None:
+        return known.of_tombstones(path, held)
     verdict = known.judged(read.about)
     if verdict is None and path.suffix == ONNX:  # of an earlier release, or of a model that must not say it
         return _beside(known, path) or UNREAD

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from taftcache.cache.format import ledger
+from taftcache.cache.kept_keys import TombstoneKeys
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, StoreError
-from taftcache.names import counted, shard_of, them, typed
+from taftcache.names import counted, shard_of, short_key, them, typed
 from taftcache.privacy.budget import EVENT
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.signature import STORE, is_signed, signed_text, store_digest
@@ -57,8 +61,9 @@ def left_since(entries: Sequence[Entry], name: str) -> int | None:
         return None
 
 
-def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> tuple[int, int]:
-    """Check the chain, its signatures, dates and tombstones; returns the numbers of receipts and valid signatures.
+def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> tuple[int, dict[str, int]]:
+    """Check the chain, its signatures, dates and tombstones; returns the number of receipts, and that of valid
+    signatures by public key.
 
     Args:
         public_key: as `signature.checked_public_key` returns it; every entry must be signed with this key.
@@ -67,7 +72,7 @@ def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> t
         entries = store.ledger()
     except StoreError as error:
         to.found("ledger", "ledger/", error.fault)
-        return 0, 0
+        return 0, {}
     valid = _signatures(entries, public_key, store_digest(store), to)
     with suppress(IntegrityError, FormatError):  # a damaged list of tombstones: verify has said it
         _ties(entries, store.manifest.tombstones, to)
@@ -134,10 +139,36 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
         )
 
 
-def _signatures(entries: Sequence[Entry], public_key: str | None, own: str, to: Findings) -> int:
-    """How many signatures are valid, in a store with that ``own`` digest. An entry without one, or with one that does
-    not name its store, is covered by a later valid one, which signs its digest."""
-    valid, unsigned, covered, nameless = 0, list[str](), list[str](), list[str]()
+LEFT = (
+    "the key of the store's tombstones lies in it, with no store beside it: whoever reads it can ask about forgotten "
+    "ids"
+)
+LEFT_DO = "if the store was moved from there, move the file along with it; else delete it if no store needs it"
+KEPT = "the key that this store destroyed: whoever reads it can ask about the ids behind the receipts' hashes"
+KEPT_DO = "taftcache forget {store} --destroy-key, which destroys it there, too"
+DELETE = "delete it if no other store needs it"
+
+
+def check_kept_keys(store: FeatureStore, keys: TombstoneKeys, searched: Collection[Path], to: Findings) -> None:
+    """Find the key that the store destroyed in files around it; note one that it still has in a file that was left, and
+    a destroyed one in another store, where somebody may want it. What lies in a folder of ``searched`` is left out."""
+    if keys.file is None or any(keys.file.is_relative_to(os.path.realpath(folder)) for folder in searched):
+        return
+    with suppress(StoreError):  # the folder around it may not be listed
+        for at in keys.beside():
+            if at.state == "present" and not at.is_store:
+                to.notes.append(f"{at.path}: {LEFT}; {LEFT_DO}")
+            elif at.state == "destroyed" and at.is_store:
+                to.notes.append(f"{at.path} has {KEPT}; taftcache forget {typed(at.path)} --destroy-key")
+            elif at.state == "destroyed":
+                do = KEPT_DO.format(store=typed(store.path)) if at.is_left else DELETE
+                to.found("tombstones", str(at.path), f"it has {KEPT}", do)
+
+
+def _signatures(entries: Sequence[Entry], public_key: str | None, own: str, to: Findings) -> dict[str, int]:
+    """How many signatures are valid, by public key, in a store with that ``own`` digest. An entry without one, or with
+    one that does not name its store, is covered by a later valid one, which signs its digest."""
+    valid, unsigned, covered, nameless = Counter[str](), list[str](), list[str](), list[str]()
     for entry in entries:
         where = _place(entry)
         if "signature" not in entry:
@@ -149,10 +180,16 @@ def _signatures(entries: Sequence[Entry], public_key: str | None, own: str, to: 
         elif entry.get(STORE, own) != own:
             to.found("signature", where, "it was signed in another store")
         else:
-            valid += 1
+            valid[bytes.fromhex(entry["public_key"]).hex()] += 1  # one key, however its digits are written
             covered, unsigned = [*covered, *unsigned], []
             nameless = [] if STORE in entry else [*nameless, where]
     if public_key is None:
+        if len(valid) > 1:
+            keys = ", ".join(f"{short_key(key)} ({counted(n, 'entry')})" for key, n in valid.items())
+            to.notes.append(
+                f"the ledger is signed with {len(valid)} different keys: {keys}; whoever may write to the store can "
+                "sign with a key of his own: audit with yours (--public-key)"
+            )
         return valid
     if not entries:
         to.found("signature", "ledger/", "the ledger is empty: nothing is signed with that key", UNSIGNED)

@@ -97,10 +97,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """One receipt of the ledger, without the hashes of its ids.
 
     seq: its number. file: its path in the store. digest: what the next entry names it by. event: what it records.
-    listed: whether it has a hash of every id, not one of them all. signature: what it is worth, "unchecked"
-    without the package cryptography. public_key: the key it was signed with. time: when the request was made. mode: how
-    models were renewed. samples: how many were forgotten. shards: rows that left, by shard. dropped_shards: shards that
-    became empty. classes_removed: how many. renewed: what was made again. destroyed: what was not made again.
+    listed: whether it has a hash of every id, not one of them all. signature: what it is worth, "unchecked" without the
+    package cryptography. public_key: the key it was signed with. time: when it was committed, after all solves. mode:
+    how models were renewed. samples: how many were forgotten. shards: rows that left, by shard. dropped_shards: shards
+    that became empty. classes_removed: how many. renewed: what was made again. destroyed: what was not made again.
     certificates: by component, rounded. copies: rows with the same bytes under other ids, which stayed then.
     copies_taken: samples that were not named, but had the same bytes. root_before, content_before, content_after: keyed
     hashes of the store's digests. In receipts from earlier releases, the digests themselves. not_covered: what the

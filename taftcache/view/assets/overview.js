@@ -19,6 +19,7 @@ export function overviewView(main) {
     ...uncovered(r.models),
     cards(r),
     h("p", {}, origin(r)),
+    h("p", {}, `Forgotten: ${state.overview.forgotten}.`),
     h("p", { class: "mono quiet" }, "root " + r.root_digest),
     h("h2", {}, "Integrity"),
     integrity,
@@ -96,7 +97,6 @@ const cards = (r) =>
     card("on disk", bytes(r.bytes)),
     card("as " + r.dtype, r.cut.shape.join(" × ")),
     figure(r.ledger_entries, "ledger entry", "ledger entries"),
-    card("forgotten", count(r.forgotten)),
   );
 
 function origin(r) {
