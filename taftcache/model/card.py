@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from taftcache.model.calibration import Calibration
 from taftcache.model.component import public_fields
+from taftcache.model.description import DESCRIPTION
 from taftcache.model.meta import ComponentMeta, meta_of
+from taftcache.model.saved import ABOUT
 from taftcache.names import LARGE_EPSILON, at_most, counted, epsilon_text, shown, tail_text
 
 if TYPE_CHECKING:  # they need timm, which a model's score does not
@@ -20,9 +22,12 @@ if TYPE_CHECKING:  # they need timm, which a model's score does not
 
 HERE = 'open_model(".")'  # in the snippet; a copy on a hub says where it is
 TIMM_HERE = "local-dir:."
-# In the snippets, as in `to_rgb`: PIL would clip 16-bit grey to white.
+# In the snippets, as in `to_rgb`: PIL would clip 16-bit grey to white, and so it would 32 bits, as which Pillow before
+# 10.3 opens 16-bit PNG.
 OPENED = [
     'image = Image.open("image.jpg")',
+    'if image.mode in ("I", "F"):',
+    '    raise ValueError("32-bit pixels have no agreed range (or Pillow is older than 10.3)")',
     'if image.mode.startswith("I;16"):  # 16-bit grey: its upper 8 bits',
     "    image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))",
     'image = image.convert("RGB")',
@@ -105,7 +110,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         f"- Backbone: `{model.cut.backbone.name}`; {tail}.",
         *_licence(model.cut.backbone),
         f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
-        *_classes(model),
+        *_classes(model, DESCRIPTION),
         *_unlearned(origin),
         *_preprocessed(model.transform.description()),
         f"- {_made(said, origin.private_parts)}",
@@ -145,7 +150,7 @@ def program_card(origin: Origin, model: TangentModel, extras: Mapping[str, str])
     lines = [
         f"# {origin.name}",
         "",
-        *_classes(model),
+        *_classes(model, ABOUT),
         *_preprocessed(image),
         *_calibrated(origin),
         *_known(origin),
@@ -169,8 +174,12 @@ def _known(origin: Origin) -> list[str]:
     return [f"- When it left its store, it was {note}." for note in origin.notes]
 
 
-def _classes(model: TangentModel) -> list[str]:
-    return [f"- Classes ({len(model.classes)}): {_listed(model.classes)}"]
+def _classes(model: TangentModel, file: str) -> list[str]:
+    """The first classes, and in which ``file`` all are."""
+    return [
+        f"- Classes ({len(model.classes)}): {_listed(model.classes)}",
+        f"  All, in the order of the logits: `classes` in `{file}`.",
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:

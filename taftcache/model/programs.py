@@ -32,6 +32,7 @@ def about(origin: Origin) -> dict[str, Any]:
         "root_digest": origin.root_digest,
         ROWS_OF: origin.rows_of,
         "taftcache": version("taftcache"),
+        "torch": version("torch"),
     }
     return {key: value for key, value in said.items() if value}
 
@@ -52,8 +53,8 @@ def write_program(
     if program:
         torch.export.save(exported, folder / PROGRAM)
         said[PROGRAM] = (
-            f'is the whole model as a program: `torch.export.load("{PROGRAM}").module()` takes\n{takes} and needs'
-            " torch alone."
+            f'is the whole model as a program: `torch.export.load("{PROGRAM}").module()` takes\n{takes} with n ≥ 1, and'
+            f" needs torch alone, {version('torch')} (which wrote it) or newer."
         )
     if onnx:
         names = {"input_names": ["images"], "output_names": ["logits"]}
@@ -73,7 +74,9 @@ def write_program(
         apart, by = _checked(model, folder / ONNX)
         said[ONNX] = (
             f"is the whole model in ONNX: `images` are {takes}, `logits` come\nout. Run by {by} on random images its"
-            f" logits were within {at_most(apart, '.0e')} of the largest. Its metadata have, as JSON: {', '.join(own)}."
+            f" logits were within {at_most(apart, '.0e')} of the largest. A runtime has to know opset"
+            f" {written.model.opset_imports['']} and IR version {written.model.ir_version}. Its metadata have, as JSON:"
+            f" {', '.join(own)}."
         )
         said[ONNX] = "\n".join([said[ONNX], "", *onnx_snippet(ONNX, image, temperature)]).rstrip()
     return said

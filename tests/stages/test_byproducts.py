@@ -158,7 +158,7 @@ def test_an_onnx_file_on_its_own_is_found(store, tmp_path):
     (about,) = [entry for entry in earlier.metadata_props if entry.key == "about"]
     said = json.loads((tmp_path / "model" / DESCRIPTION).read_text())
     expected = {"model": said["model"], "temperature": said["temperature"], "root_digest": said["root_digest"]}
-    assert json.loads(about.value) == expected | {"taftcache": said["versions"]["taftcache"]}
+    assert json.loads(about.value) == expected | {name: said["versions"][name] for name in ("taftcache", "torch")}
     assert expected.items() <= json.loads((tmp_path / "form" / "about.json").read_text()).items()
     earlier.metadata_props.remove(about)
     onnx.save(earlier, bare)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import builtins
 import csv
+import importlib
 import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -101,6 +103,28 @@ def test_a_store_without_models_has_no_predictions(tmp_path, format):
         assert found["prediction"].null_count == found["logits"].null_count == found.num_rows
     else:
         assert (tmp_path / "out/metadata.tsv").read_text(encoding="utf-8").splitlines()[1].endswith("\t")
+
+
+def test_a_base_that_tells_no_class_from_another_predicts_nothing(tmp_path):
+    """A table said that the base takes every sample for the first class, which is right for one in ten."""
+    path, backbone = tmp_path / "store", {"weights": "bundled", "features": "every block"}
+    made = recipe(path, backbone=backbone, tangent={"blocks": 0, "init": "zero"}, objective={"ridge": 1e-2})
+    taftcache.run(made)
+    for format in "npz", "embedding-projector":
+        taftcache.export(path, tmp_path / format, format=format)
+    with np.load(tmp_path / "npz") as arrays:
+        assert ({"prediction", "logits"} <= set(arrays), "prediction_base" in arrays) == (True, False)
+        ids = arrays["ids"].tolist()
+    _, first, *_ = (tmp_path / "embedding-projector/metadata.tsv").read_text(encoding="utf-8").splitlines()
+    assert first.split("\t")[4] == ""
+    assert first.split("\t")[5] != ""
+    assert "base" not in taftcache.inspect_sample(path, ids[0]).predictions
+    if find_spec("pyarrow") is not None:
+        taftcache.export(path, tmp_path / "parquet", format="parquet")
+        found = importlib.import_module("pyarrow.parquet").read_table(tmp_path / "parquet")
+        assert found["prediction_base"].null_count == found.num_rows > found["prediction"].null_count
+        names = found["class"].combine_chunks().dictionary.to_pylist()
+        assert json.loads(found.schema.metadata[b"taftcache"])["classes"] == names
 
 
 @pytest.mark.parametrize("format", sorted(set(FORMATS) & {"npz", "parquet", "embedding-projector"}))

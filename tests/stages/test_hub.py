@@ -233,6 +233,11 @@ def test_the_snippets_run(folders, images, tmp_path, monkeypatch):
     exec(Path("README.md").read_text(encoding="utf-8").split("```python")[2].split("```")[0], found)
     (deep,) = open_model(".", device="cpu").predict(["image.jpg"], top=1)
     assert found["logits"].max().item() == pytest.approx(deep.logits[0], abs=1e-4), "16-bit grey"
+    Image.fromarray(np.zeros((32, 40), np.float32)).save("image.jpg", format="TIFF")
+    for block in Path("README.md").read_text(encoding="utf-8").split("```python")[2:]:
+        with pytest.raises(ValueError, match="32-bit pixels"):
+            exec(block.split("```")[0], found)
+        found["image"].close()
 
 
 @pytest.fixture

@@ -103,6 +103,9 @@ def test_the_card_and_the_onnx_file_say_what_becomes_of_an_image(tmp_path, monke
     text = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     assert "resized to 40 pixels on its short side; of that the middle 32 x 32 (bi" in text
     assert str(model.transform.description()["mean"]) in text
+    written = pytest.importorskip("onnx").load(tmp_path / "model" / "model.onnx")
+    assert f"to know opset {written.opset_import[0].version} and IR version {written.ir_version}." in text
+    assert "All, in the order of the logits: `classes` in `taftcache.json`." in text
     blocks = [block.split("```")[0] for block in text.split("```python")[1:]]
     (snippet,) = [block for block in blocks if "onnxruntime" in block]
     monkeypatch.chdir(tmp_path / "model")

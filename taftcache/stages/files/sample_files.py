@@ -23,7 +23,14 @@ from taftcache.errors import RecipeError
 from taftcache.names import model_of
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.scoring import Scorer
-from taftcache.stages.look.vectors import cut_of, describe_vectors, first_row_stands, has_tail, sample_vectors
+from taftcache.stages.look.vectors import (
+    cut_of,
+    describe_vectors,
+    first_row_stands,
+    has_tail,
+    sample_vectors,
+    starts_blank,
+)
 
 OnRows = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
@@ -33,7 +40,8 @@ class SampleBlock(NamedTuple):
     """Consecutive rows of the table.
 
     rows: their places in the table. vectors [b, d]. base, best: classes [b] that the untrained model and the best one
-    predict; logits [b, K] of the best. None where the store has no such model.
+    predict; logits [b, K] of the best. None where the store has no such model, or its head begins at zero and so tells
+    no class from another.
     """
 
     rows: slice
@@ -54,7 +62,7 @@ def sample_blocks(store: FeatureStore, table: RowTable, on_rows: OnRows) -> Iter
         base = best = logits = None
         if scorer is not None:
             z, changes = scorer.logits(tokens, chosen)
-            base = z.argmax(1).astype(np.int32)
+            base = None if starts_blank(store) else z.argmax(1).astype(np.int32)
             if chosen:
                 logits = z + changes[0]
                 best = logits.argmax(1).astype(np.int32)
@@ -95,7 +103,7 @@ def write_parquet(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
             ("logits", vector),
             ("features", vector),
         ],
-        metadata={"taftcache": json.dumps(about(store))},
+        metadata={"taftcache": json.dumps({**about(store), "classes": store.classes})},
     )
 
     def vectors(values: NDArray[np.float32] | None, rows: int) -> Any:

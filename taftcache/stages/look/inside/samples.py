@@ -14,6 +14,7 @@ from taftcache.stages.look.inside.classes import class_index
 from taftcache.stages.look.inside.shards import outdated_recorded
 from taftcache.stages.look.row_table import Sample, every_sample
 from taftcache.stages.look.seen import UNCOVERED
+from taftcache.stages.look.vectors import starts_blank
 from taftcache.stages.report import Report
 from taftcache.tangent.spec import TAIL
 
@@ -24,10 +25,10 @@ class SampleReport(Report):
 
     row: its number in the shard, from 0. first_token_norm, mean_token_norm: norm of its first token, and mean norm of
     its tokens. max_abs: its largest absolute value. predictions: by model: class, logit of its own class, margin over
-    the best other class. "base" is the untouched one; the margin is None where there is no other class. moved_bound:
-    the most that forgetting it can move its shard's component. None for held-out rows, and if the component is not a
-    solution of the rows that are there. notes: which models are outdated, and what the promise of private models does
-    not cover of all this.
+    the best other class. "base" is the untouched one, unless its head begins at zero; the margin is None where there is
+    no other class. moved_bound: the most that forgetting it can move its shard's component. None for held-out rows, and
+    if the component is not a solution of the rows that are there. notes: which models are outdated, and what the
+    promise of private models does not cover of all this.
     """
 
     sample: str
@@ -61,7 +62,8 @@ def inspect_sample(store: Place, sample: str) -> SampleReport:
         z, changes = scorer.logits(tokens, scorer.models)
         logits = np.concatenate([z, (z + changes)[:, 0]])
         beyond = margins(logits, np.full(len(logits), label, np.int32))
-        for name, of_model, margin in zip(["base", *scorer.models], logits, beyond, strict=True):
+        every = list(zip(["base", *scorer.models], logits, beyond, strict=True))
+        for name, of_model, margin in every[starts_blank(store) :]:  # such a base tells no class from another
             predictions[name] = {
                 "label": store.classes[int(of_model.argmax())],
                 "logit": float(of_model[label]),
