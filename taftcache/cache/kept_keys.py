@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
-from taftcache.cache.read.around import REMEMBERED
+from taftcache.cache.read.around import REMEMBERED, is_store
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile, read_keys
 from taftcache.errors import StoreError, TaftcacheError
@@ -25,8 +25,8 @@ class KeptKey:
 
     path: another store, or a file of tombstones. state: whether the store still has the key, or destroyed it; "unread"
     if ``path`` cannot be read, and may have it. keys: digests of those that are there. is_left: whether nothing lies
-    any more where the file's store would, and the file says nothing that this store does not know, as when the store
-    was moved without it.
+    any more where the file's store would, no other store here has a key of this one, and the file says nothing that
+    this store does not know, as when the store was moved without it.
     """
 
     path: Path
@@ -59,6 +59,7 @@ class TombstoneKeys:
         self._destroyed, self._commitments = set[str](), set[str]()
         with suppress(StoreError):  # of a damaged list or ledger: an audit says it
             self._known.update(store.manifest.tombstones)
+        with suppress(StoreError):
             for entry in store.ledger():
                 if isinstance(gone := entry.get(ledger.DESTROYED_KEY), str):
                     self._destroyed.add(gone)
@@ -73,9 +74,15 @@ class TombstoneKeys:
         is_own = key in self._destroyed or not self._known.isdisjoint(tombstones) or self._is_commitment(tombstones)
         return "destroyed" if key and is_own else "none"
 
-    def beside(self) -> Iterator[KeptKey]:
+    def beside(self) -> list[KeptKey]:
         """Where else in the folder around the store one of its keys lies, or may. StoreError if that folder cannot be
         listed; of a store in a bucket, nothing is looked for."""
+        found = [*self._beside()]
+        if any(at.is_store for at in found):  # one of these may have been moved away from its file, and come back to it
+            return [replace(at, is_left=False) for at in found]
+        return found
+
+    def _beside(self) -> Iterator[KeptKey]:
         if self.file is None:
             return
         try:
@@ -83,13 +90,13 @@ class TombstoneKeys:
         except OSError:
             raise StoreError("cannot list the folder around the store", got=str(self.file.parent)) from None
         for path in (self.file.with_name(name) for name in names):
-            is_store = FeatureStore.exists(path) and not self._is_own(path)
-            if not is_store and (not path.name.endswith(REMEMBERED) or path == self.file or self._is_of_other(path)):
+            there = is_store(os.fspath(path)) and not self._is_own(path)
+            if not there and (not _is_remembered(path) or path == self.file or self._is_of_other(path)):
                 continue
             try:
-                found = [*_in_store(path)] if is_store else [(digest(k), held) for k, held in read_keys(path).items()]
+                found = [*_in_store(path)] if there else [(digest(k), held) for k, held in read_keys(path).items()]
             except (OSError, TaftcacheError):
-                yield KeptKey(path=path, state="unread", is_store=is_store)
+                yield KeptKey(path=path, state="unread", is_store=there)
                 continue
             own = [(key, held) for key, held in found if self.state(key, held) != "none"]
             if own:
@@ -98,8 +105,8 @@ class TombstoneKeys:
                     path=path,
                     state="destroyed" if destroyed else "present",
                     keys=tuple(key for key, _ in own),
-                    is_store=is_store,
-                    is_left=not is_store and self._is_left(path, (held for _, held in own)),
+                    is_store=there,
+                    is_left=not there and self._is_left(path, (held for _, held in own)),
                 )
 
     def _is_left(self, file: Path, under: Iterable[Collection[str]]) -> bool:
@@ -121,7 +128,12 @@ class TombstoneKeys:
 
 def is_of_store(file: Path) -> bool:
     """Whether a file of tombstones lies beside a store."""
-    return file.name.endswith(REMEMBERED) and FeatureStore.exists(_place_of(file))
+    return _is_remembered(file) and is_store(os.fspath(_place_of(file)))
+
+
+def _is_remembered(file: Path) -> bool:
+    """Whether a file has the name of one that lies beside a store."""
+    return file.name.endswith(REMEMBERED) and file.name.removesuffix(REMEMBERED) not in ("", ".", "..")
 
 
 def _place_of(file: Path) -> Path:

@@ -444,7 +444,7 @@ def _budget(budget: Budget) -> None:
     """What private trainings may spend in all, and what each shard has left of it."""
     by_spent = dict[str, list[str]]()
     for shard, spent in budget.spent.items():
-        left = at_least(max(0.0, budget.epsilon - spent), ".4g")
+        left = at_least(round(max(0.0, budget.epsilon - spent), 9), ".4g")
         by_spent.setdefault(f"{epsilon_text(spent)} spent, {left} left", []).append(shard)
     OUT.print(f"budget  epsilon {budget.epsilon:g} at delta {budget.delta:g} ({budget.relation}) of each shard")
     for text, shards in by_spent.items():

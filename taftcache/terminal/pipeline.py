@@ -276,7 +276,7 @@ def show_evaluate(report: EvaluateReport) -> None:
     )
     for name, value in report.accuracy.items():
         low, high = report.intervals[name]
-        share = [f"{at_least(100 * report.proven[name], '.3g')} %"] if name in report.proven else []
+        share = [f"{at_least(round(100 * report.proven[name], 9), '.3g')} %"] if name in report.proven else []
         title = _TITLES[name] if name == UNTOUCHED else name  # without a name in the store, it has one in words
         table.add_row(title, f"{100 * value:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}", *share)
     print_table(table)

@@ -51,7 +51,7 @@ def overview(atlas: Atlas) -> dict[str, Any]:
     return {
         "report": {**said, "store": str(report.store), "models": models},
         "outdated": outdated_recorded(atlas.store),
-        "forgotten": forgotten_text(report.forgotten, report.ledger),
+        "forgotten": forgotten_text(report.forgotten, report.ledger, whole=len(report.ledger) == report.ledger_entries),
         "damage": list(dict.fromkeys([*map(problem_of, damage), *atlas.damage])),
         "leaked": len(atlas.leaked),
         "what": atlas.what,

@@ -129,15 +129,16 @@ def receipt_lines(r: Receipt, unreadable: bool) -> list[str]:
     return [*lines, f"{SIGNATURES[r.signature].format(key=short_key(r.public_key or ''))}; {r.file}"]
 
 
-def forgotten_text(tombstones: int, entries: Sequence[Mapping[str, Any]]) -> str:
+def forgotten_text(tombstones: int, entries: Sequence[Mapping[str, Any]], *, whole: bool = True) -> str:
     """What a store with these ledger ``entries`` has forgotten: the receipts' ids, and ``tombstones``, of which a shard
-    or a class that left has one, too, and which go with their key."""
+    or a class that left has one, too, and which go with their key; ``whole``: whether these are all its entries."""
     counts = [entry.get("samples") for entry in entries if entry.get("event") == "forget"]
     ids = sum(count for count in counts if isinstance(count, int))
     said = [f"{counted(ids, 'id')} by {counted(len(counts), 'receipt')}"] if counts else []
     said += [counted(tombstones, "tombstone")] if tombstones else []
     if any(entry.get("event") == "destroy-key" for entry in entries):
         said.append("the key of earlier ones is destroyed" if tombstones else "the key of the tombstones is destroyed")
+    said += [] if whole else ["the rest is not known, for the ledger is damaged"]
     return "; ".join(said) or "nothing"
 
 

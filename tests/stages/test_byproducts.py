@@ -138,7 +138,13 @@ def test_a_model_that_claims_the_present_root_has_the_numbers_that_are_there(sto
     about.write_text(json.dumps(json.loads(about.read_text()) | present))
     (found,) = taftcache.audit(store, also=[tmp_path]).findings
     assert (found.kind, found.where) == ("by-product", str(about))
-    assert "other numbers" in found.problem
+    assert "is not the model of its name there" in found.problem
+    for name in "", "components/zzz":
+        about.write_text(json.dumps(json.loads(about.read_text()) | {"model": name}))
+        assert [f.where for f in taftcache.audit(store, also=[tmp_path]).findings] == [str(about)]
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"model": read_description(now.parent).model}))
+    about.with_name(WEIGHTS).rename(tmp_path / "elsewhere")
+    assert [f.kind for f in taftcache.audit(store, also=[about.parent], strict=True).findings] == ["undecided"]
     shutil.copy(tmp_path / "new" / WEIGHTS, about.with_name(WEIGHTS))
     assert taftcache.audit(store, also=[tmp_path], strict=True).passed
 

@@ -108,9 +108,13 @@ def test_a_copy_keeps_its_key_and_is_named(moved):
     assert guessed(moved.with_name("copy.forgotten")) == 3
     report = taftcache.audit(moved)
     named = [n.split(" has ")[0] for n in report.notes if "the key that" in n]
-    assert (report.findings, named) == ([], [str(bare), str(copy)])
+    assert named == [str(bare), str(copy)]
+    # Either may have been moved away from it, and come back: then it notices what they have forgotten.
+    left = moved.with_name("head.forgotten")
+    assert ([finding.where for finding in report.findings], guessed(left)) == ([str(left)], 3)
+    assert told[2].startswith(f"{left} still has the key")
     report = taftcache.audit(moved, also=[moved.parent])
-    assert report.findings == []
+    assert [finding.where for finding in report.findings] == [str(left)]
     (note,) = [n for n in report.notes if "the key that" in n]
     assert note.startswith(
         f"{moved.parent}: 3 files (copy.forgotten, bare, copy) with the key that this store destroyed"
@@ -132,14 +136,22 @@ def test_a_file_that_says_more_than_the_store_is_named_and_kept(moved):
     shutil.rmtree(copy)
     damaged = moved.with_name("damaged.forgotten")
     damaged.write_text("{}")
+    for name in ".forgotten", "..forgotten", "...forgotten":
+        moved.with_name(name).write_text("of another program")
+    moved.with_name("manifest.json").write_text("{}")
+    (moved.parent / "site").mkdir()
+    (moved.parent / "site/manifest.json").write_text('{"name": "of a web page"}')
     file = moved.with_name("copy.forgotten")
     told = taftcache.destroy_key(moved).notes
     assert told[0].startswith(f"{file} still has the key")
     assert told[1] == f"{damaged} cannot be read here, and may have the key, too"
     assert "head.forgotten had the key, too" in told[2]
     assert guessed(file) == 4
-    (finding,) = taftcache.audit(moved).findings
+    assert len(told) == 3
+    report = taftcache.audit(moved)
+    (finding,) = report.findings
     assert (finding.where, finding.do) == (str(file), "delete it if no other store needs it")
+    assert f"{damaged} cannot be read here, and may have the key of the store's tombstones" in report.notes
 
 
 @pytest.mark.law(
@@ -196,3 +208,7 @@ def test_what_was_forgotten_is_said_before_and_after(moved, capsys):
         assert taftcache.inspect(store).forgotten == 0
         taftcache.forget(moved, store.shards[0].sample_ids[:1])
     assert said().endswith("by 3 receipts; 1 tombstone; the key of earlier ones is destroyed")
+    next((moved / "ledger").glob("*.json")).write_text("{}")
+    with FeatureStore(moved) as store:
+        said_damaged = payload.overview(Atlas(store))["forgotten"]
+    assert said_damaged == "1 tombstone; the rest is not known, for the ledger is damaged"

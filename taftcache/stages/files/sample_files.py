@@ -72,7 +72,7 @@ def sample_blocks(store: FeatureStore, table: RowTable, on_rows: OnRows) -> Iter
 
 def write_parquet(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
     """Columns id, label, class, shard, role, prediction_base, prediction, logits [K], features [d]; the schema's
-    metadata says what they are. Predictions are null where the store has no model.
+    metadata says what they are. Predictions are null where there is none (``SampleBlock``).
 
     Raises:
         RecipeError: pyarrow is not installed.

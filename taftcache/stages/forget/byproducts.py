@@ -308,14 +308,18 @@ class _Known:
         own = _numbers(data)
         return own is not None and own not in self._there
 
-    def is_other_model(self, folder: Path) -> bool:
-        """Whether a model exported to ``folder`` has other numbers than the store's model of its name."""
+    def of_model(self, folder: Path) -> _Verdict:
+        """The verdict on an exported model that names the store as it is now: it must be the one of that name there."""
         named, weights = read_description(folder).model, folder / WEIGHTS
-        if not (weights.is_file() and is_model(named) and named in self.store.objects()):
-            return False
-        own, moved = Component.decode(self.store.read_object(named)), under("delta", load_file(weights))
+        if not weights.is_file():
+            return UNSURE
+        moved = under("delta", load_file(weights))
         shapes = {name: tuple(tensor.shape) for name, tensor in moved.items()}
-        return own.layout.shapes != shapes or not torch.equal(own.layout.flatten(moved), own.delta)
+        if is_model(named) and named in self.store.objects():
+            own = Component.decode(self.store.read_object(named))
+            if own.layout.shapes == shapes and torch.equal(own.layout.flatten(moved), own.delta):
+                return FINE
+        return _Verdict("found", "a model that names the store as it is now, but is not the model of its name there")
 
     @cached_property
     def suffixes(self) -> frozenset[str]:
@@ -495,8 +499,8 @@ def _of_readable(known: _Known, path: Path) -> _Verdict:
         return UNSURE if known.is_strange(path.read_bytes()) else FINE
     if verdict is None:
         return _beside(known, path) or COMMON if named == COMMON or ids or numbers else FINE
-    if verdict == FINE and path.name == DESCRIPTION and known.is_other_model(path.parent):
-        return _Verdict("found", "a model that names the store as it is now, but has other numbers than the one there")
+    if verdict == FINE and path.name == DESCRIPTION and known.before:
+        return known.of_model(path.parent)
     is_student = verdict.kind == "found" and f'"{ROWS_OF}' in read.about
     return replace(verdict, of_student=True) if is_student else verdict
 

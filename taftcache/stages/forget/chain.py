@@ -154,15 +154,19 @@ def check_kept_keys(store: FeatureStore, keys: TombstoneKeys, searched: Collecti
     a destroyed one in another store, where somebody may want it. What lies in a folder of ``searched`` is left out."""
     if keys.file is None or any(keys.file.is_relative_to(os.path.realpath(folder)) for folder in searched):
         return
-    with suppress(StoreError):  # the folder around it may not be listed
+    try:
         for at in keys.beside():
-            if at.state == "present" and not at.is_store:
+            if at.state == "unread":
+                to.notes.append(f"{at.path} cannot be read here, and may have the key of the store's tombstones")
+            elif at.state == "present" and not at.is_store:
                 to.notes.append(f"{at.path}: {LEFT}; {LEFT_DO}")
             elif at.state == "destroyed" and at.is_store:
                 to.notes.append(f"{at.path} has {KEPT}; taftcache forget {typed(at.path)} --destroy-key")
             elif at.state == "destroyed":
                 do = KEPT_DO.format(store=typed(store.path)) if at.is_left else DELETE
                 to.found("tombstones", str(at.path), f"it has {KEPT}", do)
+    except StoreError as error:
+        to.notes.append(f"{error.fault}, {error.got}: whether a file there has the key of tombstones is not known")
 
 
 def _signatures(entries: Sequence[Entry], public_key: str | None, own: str, to: Findings) -> dict[str, int]:
