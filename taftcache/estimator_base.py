@@ -332,7 +332,8 @@ class TangentEstimator(BaseEstimator):
             choice = choose_ridge(self.base_, sources, objective, arithmetic=how, hashes=given.hashes, folds=folds)
             ridge = choice.ridge
             if choice.end:
-                _warn_of_end(choice, units=self.scaling == "none" and self.backbone is None)
+                one_class = len(self.__dict__.get("classes_", ())) == 1
+                _warn_of_end(choice, units=self.scaling == "none" and self.backbone is None, one_class=one_class)
         goal = Goal(tolerance=self.tolerance, max_passes=int(self.max_passes))
         self.ridge_, self.ridge_choice_ = float(ridge), choice
         objective = replace(objective, ridge=self.ridge_)
@@ -383,13 +384,14 @@ class TangentEstimator(BaseEstimator):
         return torch.cat(list(blocks)).cpu().numpy()
 
 
-def _warn_of_end(choice: RidgeChoice, units: bool) -> None:
+def _warn_of_end(choice: RidgeChoice, *, units: bool, one_class: bool) -> None:
     """Warn that the best λ is the last that was tried at one end, and say what follows."""
     do = {
         "least": "X decides all of y, or give a lesser ridge",
         "largest": "X says next to nothing of y, or give a larger ridge",
     }
     why = 'it hangs on the columns\' units: scaling="column" does without' if units else do[choice.end or "least"]
+    why = "y has one class, and every prediction is that" if one_class else why
     warn(f"the best ridge is the {choice.end} that was tried, {choice.ridge:.0e}; {why}", stacklevel=5)
 
 

@@ -165,6 +165,9 @@ def test_a_ridge_at_an_end_of_those_tried_warns():
         TangentClassifier().fit(noise, y)
     with pytest.warns(UserWarning, match="the best ridge is the least that was tried.*decides all of y"):
         TangentRegressor().fit(x, x @ np.ones(4))
+    for scaling in ("none", "column"):
+        with pytest.warns(UserWarning, match="y has one class, and every prediction is that$"):
+            TangentClassifier(scaling=scaling).fit(x, np.zeros(150))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TangentClassifier(scaling="none").fit(x, y)

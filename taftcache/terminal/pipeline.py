@@ -34,6 +34,7 @@ from taftcache.terminal.text import accuracies
 from taftcache.view.wording import NEARER, certified, decides
 
 if TYPE_CHECKING:
+    from taftcache.model.calibration import Calibration
     from taftcache.stages.extract.drafting import InitReport
     from taftcache.stages.extract.estimation import EstimateReport
     from taftcache.stages.extract.extraction import ExtractReport
@@ -328,16 +329,16 @@ def _beside_accuracy(report: EvaluateReport) -> list[str]:
     lines = [] if report.against is None else [_verdict(report.against)]
     if report.default is None or (own := report.calibration.get(report.default)) is None:
         return lines
-    lines.append(f"{_TITLES.get(report.default, report.default)}: {_worth(own.log_loss, own.error, own.chance)}")
+    lines.append(f"{_TITLES.get(report.default, report.default)}: {_worth(own)}")
     if report.against is not None and (probes := report.against.probe.calibration):
-        lines.append(f"the probe: {_worth(probes.log_loss, probes.error, probes.chance)}")
+        lines.append(f"the probe: {_worth(probes)}")
     return lines
 
 
-def _worth(log_loss: float, error: float, chance: float) -> str:
+def _worth(of: Calibration) -> str:
     """What a model's probabilities are worth, see ``Calibration``."""
-    off = f"off by {100 * error:.1f} points on average (by chance alone {100 * chance:.1f})"
-    return f"log-loss {log_loss:.3f}, probabilities {off}"
+    off = f"off by {100 * of.error:.1f} points on average (by chance alone {100 * of.chance:.1f})"
+    return f"log-loss {of.log_loss:.3f}" + (f", probabilities {off}" if of.telling else "")
 
 
 def _verdict(against: Against) -> str:

@@ -75,8 +75,11 @@ def test_two_folders_have_their_role_in_the_ids(folder, tmp_path):
     assert train.items[0].id == "train/ant/0.png"
     assert test.items[0].id == "test/ant/0.png"
     assert np.array_equal(np.asarray(test.read(0)), PIXELS[0])
-    shutil.move(other / "cat", tmp_path / "cat")
-    assert open_source(DataSpec(source="folder", train=str(folder), test=str(other)))[1].classes == ["ant", "bee"]
+    for name, left in (("cat", ["ant", "bee"]), ("ant", ["bee"])):
+        shutil.move(other / name, tmp_path / name)
+        assert open_source(DataSpec(source="folder", train=str(folder), test=str(other)))[1].classes == left
+    with pytest.raises(DataError, match="other has fewer than two classes"):
+        open_source(DataSpec(source="folder", train=str(other), test=str(folder)))
 
 
 @pytest.mark.parametrize(

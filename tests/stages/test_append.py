@@ -399,6 +399,19 @@ def test_an_empty_folder_of_one_split_needs_none_in_the_other(tmp_path):
         assert store.classes == ["0", "1", "11", "2"]
 
 
+def test_test_images_may_all_be_of_one_class(tmp_path):
+    """They were refused, with the advice to add a class."""
+    places = {name: write_images(tmp_path / name, per_class=6) for name in ("train", "test")}
+    for name in ("0", "1"):
+        shutil.rmtree(places["test"] / name)
+    given = recipe(tmp_path / "store", data={"source": "folder"} | {name: str(at) for name, at in places.items()})
+    notes = taftcache.run(given).evaluate.notes
+    assert "2 of 3 classes without a held-out row, of which accuracy says nothing: 0, 1" in notes
+    more = next((places["train"] / "2").iterdir())
+    shutil.copy(more, places["test"] / "2" / f"more{more.suffix}")
+    assert taftcache.append(given).added == {"held-out": 1}
+
+
 def test_a_class_that_only_test_images_have(tmp_path, capsys):
     """A store that has the class, or forgot it, needs no training images of it; any other class may be skipped."""
     places = {name: write_images(tmp_path / name, per_class=5) for name in ("train", "test")}

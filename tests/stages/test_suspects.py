@@ -75,12 +75,12 @@ def test_rows_are_judged_by_the_other_shards(three):
 
 def test_shards_of_few_classes_are_named(three, monkeypatch):
     with FeatureStore(three) as store:
-        assert taftcache.suspects(store).notes == []
+        assert not [note for note in taftcache.suspects(store).notes if "shards" in note or "say nothing" in note]
         few = {"000": 10, "001": 1, "002": 4}
         monkeypatch.setattr(
             Shard, "statistics", property(lambda shard: {"rows_per_class": dict.fromkeys(range(few[shard.name]), 1)})
         )
-        note, unseen = taftcache.suspects(store).notes
+        note, unseen, *_ = taftcache.suspects(store).notes
     assert note.startswith("shards with less than half of the 10 classes")
     assert note.endswith(": 001 (1), 002 (4)")
     assert "6 classes in one shard alone" in unseen
@@ -102,6 +102,33 @@ def test_classes_that_no_judge_has_seen_are_named(tmp_path):
     report = taftcache.suspects(path)
     assert "other shards" in report.method
     assert f"margins of rows of 1 class in one shard alone {said}" in report.notes
+
+
+def test_classes_whose_rows_mostly_get_another_are_named(tmp_path):
+    """All rows of a rare class were listed as wrong, and nothing said that its judge may not know it."""
+    rng, path = np.random.default_rng(0), tmp_path / "s"
+    x, y = rng.standard_normal((200, 4)), np.repeat(["crab", "other"], [10, 190])
+    x[y == "crab", 0] += 1
+    taftcache.import_vectors(x, y, path, overrides=["store.shards=1", "data.held_out=0"])
+    report = taftcache.suspects(path)
+    assert {s.label for s in report.suspects[:10]} == {"crab"}
+    (note,) = report.notes
+    crab = "the judge may not know it, and so says little about these labels: crab (10 of 10 rows, 5.0 % of all)"
+    assert note == (
+        f"most rows of 1 class get another class than their label; {crab}; "
+        'objective.class_weights = "balanced" weighs rare classes up'
+    )
+    taftcache.train(path, overrides=["objective.class_weights=[1,1]"])
+    (note,) = taftcache.suspects(path).notes
+    assert note.endswith("of all)"), "classes have weights already"
+
+
+def test_most_rows_are_more_than_half_and_three_or_all():
+    labels = np.repeat(np.arange(6), [2, 3, 4, 6, 1, 2])
+    differs = np.array([*"11", *"110", *"1110", *"111000", *"1", *"00"]) == "1"
+    (note,) = judging._unknown("abcdef", labels, differs, [4], alike=True)
+    assert note.endswith(": a (2 of 2 rows, 11.1 % of all), c (3 of 4 rows, 22.2 % of all)"), "none is rare"
+    assert judging._unknown("abcdef", labels, differs & (labels > 2), [4], alike=True) == []
 
 
 def test_a_margin_is_over_the_best_other_class():

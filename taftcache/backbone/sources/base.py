@@ -98,15 +98,19 @@ def shortest_ids(*sources: Source | None) -> list[str]:
     return [min((item.id for item in source.items), key=len) for source in sources if source is not None]
 
 
-def check_items(place: str, classes: Sequence[str], items: Sequence[Item], otherwise: str = "") -> None:
-    """DataError unless there are images, at least two classes with distinct names, and unique printable ids;
-    ``otherwise`` is what else helps against ids that are not printable."""
+def check_two_classes(place: str, classes: Sequence[str]) -> None:
+    """DataError unless training images have at least two classes; those of a test may all be of one."""
     if len(classes) < 2:
         raise DataError(
             f"{place} has fewer than two classes",
             got=", ".join(classes) or "no class",
             do="add a class",
         )
+
+
+def check_items(place: str, classes: Sequence[str], items: Sequence[Item], otherwise: str = "") -> None:
+    """DataError unless there are images, classes with distinct names, and unique printable ids; ``otherwise`` is what
+    else helps against ids that are not printable."""
     if not items:
         raise DataError(f"no images at {place}", do="check the path")
     for what, names in (("class", classes), ("id", [item.id for item in items])):

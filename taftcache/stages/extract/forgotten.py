@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unicodedata import normalize
 
-from taftcache.backbone.sources.base import TEST, Item, Knows, Labelled, Source, any_numbered, check_items
+from taftcache.backbone.sources.base import TEST, Item, Knows, Labelled, Source, any_numbered, check_two_classes
 from taftcache.backbone.sources.folder import SUFFIXES, suffix, unread_notes
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
@@ -215,7 +215,7 @@ def open_images(
         _check_learnable(source, test, store, append=new_classes is not None)
     if not unknown:
         return source, test, notes
-    check_items(str(data.train), source.classes, source.items)
+    check_two_classes(str(data.train), source.classes)
     if unknown := (unknown & folders).difference(*(part.classes for part in sources)):
         left = counted(len(unknown), "folder")
         notes.append(f"{left} left out, without an image and so no class: {first_few(sorted(unknown))}")

@@ -68,7 +68,7 @@ def no_probe(store: FeatureStore) -> str | None:
         return "it would read the rows of private components without noise"
     labels = np.concatenate([np.asarray(shard.labels) for shard in store.shards])
     if len(np.unique(labels[~_aside(len(labels))])) < 2:
-        return "it needs rows of two classes"
+        return "it needs rows of two classes besides those that choose its strength"
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from taftcache.errors import SolveError, StoreError, check_counts
 from taftcache.model.component import Component, StoredComponents
 from taftcache.model.composition import compose
 from taftcache.model.members import subtracted
-from taftcache.names import MEAN, component_of, counted, first_few
+from taftcache.names import MEAN, component_of, counted, first_few, them
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.head.choice import head_of
 from taftcache.solve.pair import pose
@@ -36,6 +36,7 @@ from taftcache.tangent.operator import TangentOperator
 
 OWN = "the shard's own"
 OTHER_SHARDS = "the mean of the other shards' components"
+LEAST = 3  # rows, or all of them, that make a class one that the judge may not know
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +59,8 @@ class SuspectsReport(Report):
     """The training rows with the smallest margins, smallest first.
 
     method: which model judges a row. rows: how many were judged. disagreeing: how many of them it gives another class.
-    suspects: the rows. notes: on shards with few classes, classes without a judge, and promises of privacy. The promise
-    of private models does not cover this list.
+    suspects: the rows. notes: on shards with few classes, classes without a judge, or that it may not know, and
+    promises of privacy. The promise of private models does not cover this list.
     """
 
     store: Path
@@ -99,7 +100,7 @@ def suspects(store: Place, *, top: int = 20, progress: Progress | bool | None = 
         method, blocks = OTHER_SHARDS, _by_judges(store, settings, judges, progress)
     else:
         method, blocks = _by_head(store, settings, progress)
-    one_sided = _one_sided(store) if judges is not None else []
+    one_sided, unseen = _one_sided(store) if judges is not None else [], _unseen(store, judges is not None)
     says, ahead = (np.concatenate(part) for part in zip(*map(_judged, *zip(*blocks, strict=True)), strict=True))
     ids = [
         (name, shard.name, k) for shard in store.shards for name, k in zip(shard.sample_ids, shard.labels, strict=True)
@@ -114,14 +115,17 @@ def suspects(store: Place, *, top: int = 20, progress: Progress | bool | None = 
         )
         for n in np.argsort(ahead, kind="stable")[:top]
     ]
+    labels = np.array([k for _, _, k in ids])
+    alike = settings.recipe.objective.class_weights == "none" and not private_parts(store)
+    unknown = _unknown(store.classes, labels, says != labels, unseen, alike=alike)
     return SuspectsReport(
         store=store.path,
         root_digest=store.root_digest,
         method=method,
         rows=len(ids),
-        disagreeing=int((says != np.array([k for _, _, k in ids])).sum()),
+        disagreeing=int((says != labels).sum()),
         suspects=listed,
-        notes=[*private_notes(store), *one_sided, *_unseen(store, judges is not None)],
+        notes=[*private_notes(store), *one_sided, *_unseen_note(store, unseen, judges is not None), *unknown],
     )
 
 
@@ -150,17 +154,49 @@ def _one_sided(store: FeatureStore) -> list[str]:
     ]
 
 
-def _unseen(store: FeatureStore, by_others: bool) -> list[str]:
-    """A note on classes that no judge of their rows has seen: all their rows are in one shard, or there is one row."""
+def _unseen(store: FeatureStore, by_others: bool) -> list[int]:
+    """Classes that no judge of their rows has seen: all their rows are in one shard, or there is one row."""
     counts = [Counter(shard.statistics["rows_per_class"]) for shard in store.shards]
     seen = Counter(k for count in counts for k in (count if by_others else count.elements()))
-    names = [store.classes[k] for k, times in sorted(seen.items()) if times == 1]
-    if not names:
+    return [k for k, times in sorted(seen.items()) if times == 1]
+
+
+def _unseen_note(store: FeatureStore, unseen: Sequence[int], by_others: bool) -> list[str]:
+    """A note on the classes ``unseen``."""
+    if not unseen:
         return []
+    names = [store.classes[k] for k in unseen]
     where = "in one shard alone" if by_others else "of a single row"
     return [
         f"margins of rows of {counted(len(names), 'class')} {where} say nothing, for no judge of them has seen another "
         f"such row: {first_few(names)}"
+    ]
+
+
+def _unknown(
+    classes: Sequence[str],
+    labels: NDArray[np.int64],
+    differs: NDArray[np.bool_],
+    unseen: Collection[int],
+    *,
+    alike: bool,
+) -> list[str]:
+    """A note on classes of whose rows most ``differs`` [n] from the labels [n], which says more of the judge than of
+    them; not on those ``unseen``, which have a note. ``alike``: the judge gives rows of all classes the same weight."""
+    of, disputed = (np.bincount(part, minlength=len(classes)) for part in (labels, labels[differs]))
+    most = np.flatnonzero((2 * disputed > of) & ((disputed >= LEAST) | (disputed == of)))
+    found = sorted({*most.tolist()}.difference(unseen), key=lambda k: -disputed[k] / of[k])
+    if not found:
+        return []
+    names = [
+        f"{classes[k]} ({disputed[k]} of {counted(int(of[k]), 'row')}, {100 * of[k] / len(labels):.1f} % of all)"
+        for k in found
+    ]
+    rare = 2 * len(classes) * of[found].min() < len(labels)
+    return [
+        f"most rows of {counted(len(names), 'class')} get another class than their label; the judge may not know "
+        f"{them(len(names))}, and so says little about these labels: {first_few(names)}"
+        + ('; objective.class_weights = "balanced" weighs rare classes up' if alike and rare else "")
     ]
 
 
