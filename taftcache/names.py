@@ -21,6 +21,7 @@ HEAD = f"{MODELS}head"
 MEAN = f"{MODELS}mean"
 WEIGHTED = f"{MODELS}weighted"
 EXACT = f"{MODELS}exact"
+OF_ONE_CLASS = "every image gets it, so accuracy is 100 % whatever the model"
 UNTOUCHED = "base model untouched"  # in an evaluation: before training, with a new head
 HELD_OUT = "held-out"  # the shard that a plan keeps for testing, and its role
 # In the files of a student of `teach`: its settings, and by teacher the digests of the shards it was trained on.

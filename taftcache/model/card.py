@@ -41,7 +41,7 @@ LIKELY = [
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """Top-1 accuracy on ``rows`` held-out rows, with Wilson's interval at ``level``, and what the probabilities are
-    worth there; None for a single class."""
+    worth there; None where there is no temperature."""
 
     accuracy: float
     interval: tuple[float, float]

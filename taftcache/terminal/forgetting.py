@@ -122,7 +122,8 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
             lines.append(f"an estimate: about {readable_time(sum(times))} to solve them on this machine")
     lines += [proof_text(name, c) for name, c in report.certificates.items()]
     if report.held_out is not None:
-        lines.append(accuracies(report.held_out))
+        fewer = f", with {counted(len(report.classes), 'class')} fewer to choose from" if report.classes else ""
+        lines.append(accuracies(report.held_out) + fewer)
     return [*lines, *(f"note: {note}" for note in report.notes)]
 
 

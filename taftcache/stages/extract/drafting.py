@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ FROM_ARRAYS = (
 PRETRAINED = "deit_tiny_patch16_224.fb_in1k"
 SMALL = 64  # the longest side, in pixels, of images that the bundled backbone, which sees 32 x 32, is good enough for
 ROWS, PER_CLASS, SHARDS = 100, 3, 10  # the fewest rows in a shard, and of one class in it; the most shards
+UNEVEN = 10  # above so many images of one class for each of another, the recipe says how to weigh them alike
 WIDE = 10_000  # at this many numbers per feature, or rows if these span less, a closed form has matrices of 0.8 GB
 LAST: Features = "last"
 TANGENT: dict[Features, dict[str, Any]] = {LAST: {"reset_block": True}, EVERY_BLOCK: {"blocks": 0, "init": "zero"}}
@@ -134,7 +136,8 @@ def init_recipe(
     notes += [*_alike(source.classes), *doubtful_classes_notes(source), *_unshared(recipe, source, test)]
     facts = f"{count:,} images of {len(source.classes)} classes, about {pixels.width} x {pixels.height} pixels"
     with whole(file, again=force) as partial:
-        partial.write_text(_text(apply_overrides(values, overrides), place, file, facts, costs), encoding="utf-8")
+        text = _text(apply_overrides(values, overrides), place, file, facts, costs, _uneven(source))
+        partial.write_text(text, encoding="utf-8")
     return InitReport(
         recipe=file,
         source=recipe.data.source,
@@ -158,6 +161,17 @@ def _alike(classes: list[str]) -> list[str]:
     alike = [" and ".join(names) for names in spelt.values() if len(names) > 1]
     said = "are classes of their own, and differ only in upper and lower case; rename one if they are the same"
     return [f"{first_few(alike)} {said}"] if alike else []
+
+
+def _uneven(source: Source) -> str | None:
+    """A comment where one class has far more images than another that has a few."""
+    counts = [pair for pair in Counter(item.label for item in source.items).most_common() if pair[1] >= PER_CLASS]
+    if not counts or counts[0][1] <= UNEVEN * counts[-1][1]:
+        return None
+    (large, many), (small, few) = ((source.classes[k], n) for k, n in (counts[0], counts[-1]))
+    return (
+        f'{many} images of {large!r}, {few} of {small!r}: class_weights = "balanced" gives each class the same weight.'
+    )
 
 
 def _unshared(recipe: Recipe, source: Source, test: Source | None) -> list[str]:
@@ -244,7 +258,9 @@ def _recipe(values: Mapping[str, Any], overrides: Overrides) -> Recipe:
     return parse_recipe(apply_overrides(values, overrides))
 
 
-def _text(values: Mapping[str, Any], place: Path, file: Path, facts: str, costs: EstimateReport) -> str:
+def _text(
+    values: Mapping[str, Any], place: Path, file: Path, facts: str, costs: EstimateReport, uneven: str | None
+) -> str:
     """The recipe as TOML, a comment above each choice."""
     lines = [
         f"# {facts}, from {_line(place)}",
@@ -257,6 +273,8 @@ def _text(values: Mapping[str, Any], place: Path, file: Path, facts: str, costs:
             lines[3:3] = ["", f"{section} = {toml_value(keys)}"]
             continue
         lines += ["", f"[{section}]"]
+        if section == "objective" and uneven is not None and "class_weights" not in keys:
+            lines.append(f"# {uneven}")
         for key, value in keys.items():
             if value is None:  # possible in a mapping of overrides; TOML has no such value
                 continue

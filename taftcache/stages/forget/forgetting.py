@@ -29,6 +29,7 @@ from taftcache.names import (
     EXACT,
     HEAD,
     MEAN,
+    OF_ONE_CLASS,
     WEIGHTED,
     counted,
     first_few,
@@ -261,6 +262,7 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
             *_notes(store, plan),
             *_private(store, plan),
             *_unlearned(store, plan, dry_run=True),
+            *_one_class(plan, len(store.classes) - len(plan.request.classes), "would be left"),
             *_none_left(store, plan, there=objects, dry_run=True),
             *_unweighed(store, plan, dry_run=True),
             *subtracted_notes(store, _subtracted(store, plan)),
@@ -321,6 +323,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         notes=[
             *notes,
             *_unlearned(store, plan),
+            *_one_class(plan, len(store.classes), "is left"),
             *_none_left(store, plan, there=there),
             *_unweighed(store, plan),
             *subtracted_notes(store),
@@ -372,6 +375,11 @@ def _unlearned(store: FeatureStore, plan: ForgetPlan, *, dry_run: bool = False) 
         f"and count{'s' if held == 1 else ''} in accuracies; to remove both: taftcache forget {typed(store.path)} "
         f"{options}{' and so on' if len(names) > 5 else ''}"
     ]
+
+
+def _one_class(plan: ForgetPlan, classes: int, is_left: str) -> list[str]:
+    """A note if this leaves one class of several: a model of it cannot be wrong."""
+    return [f"one class {is_left}: {OF_ONE_CLASS}"] if plan.request.classes and classes == 1 else []
 
 
 def _unweighed(store: FeatureStore, plan: ForgetPlan, *, dry_run: bool = False) -> list[str]:

@@ -26,6 +26,7 @@ from taftcache.model.meta import ComponentMeta, magnitude, meta_of
 from taftcache.model.outdated import outdated
 from taftcache.names import (
     BY_HELD_OUT,
+    OF_ONE_CLASS,
     PRIVATE,
     UNTOUCHED,
     first_few,
@@ -48,11 +49,13 @@ from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.train.held_out import KeptLogits, hits_of, rows_right
 from taftcache.stages.train.outdated import outdated_notes
+from taftcache.stages.train.promises import promised
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 
 PROBE = "linear probe of the head's features"
+UNEVEN = 0.8  # above this share of the commonest class, accuracy says little of the others
 SEARCHED = 1 << 30  # bytes of a store, all of which are read for copies in seconds
 
 
@@ -76,22 +79,25 @@ class Against:
 class EvaluateReport(Report):
     """Top-1 accuracy by model over ``rows`` held-out rows.
 
-    rows: how many. accuracy: by model, 0 to 1. Also for the untouched network with its new head; if that begins at
-    zero, and so tells no class from another, only as long as there is no model. default: the model that ``predict``
-    takes unless one is named, if there is any. See ``model_of``. intervals: 95 % interval of each accuracy (Wilson's).
-    calibration: what the probabilities softmax(logits / T) of each composed model and of the probe are worth.
-    against: the linear probe, if it was asked for and the rows allow one. proven: the share of labels that the
-    certificates show to be those of the exact optimum, by model. It is there if it was asked for. outdated: models that
-    were solved from other rows than the store has now. notes: why there is no probe, which model does better than the
-    default one, and more. Which held-out rows hold the bytes of a training row (looked for beside the probe, or if the
-    store is a folder of at most 1 GiB), which classes only they or only training rows have, and which private models
-    have a learning rate that they chose.
+    rows: how many. majority: the share of them that the commonest class has, which is the accuracy of always naming it.
+    balanced: by model, the mean of its accuracies on each class that has held-out rows. accuracy: by model, 0 to 1.
+    Also for the untouched network with its new head; if that begins at zero, and so tells no class from another, only
+    as long as there is no model. default: the model that ``predict`` takes unless one is named, if there is any. See
+    ``model_of``. intervals: 95 % interval of each accuracy (Wilson's). calibration: what the probabilities
+    softmax(logits / T) of each composed model and of the probe are worth. against: the linear probe, if it was asked
+    for and the rows allow one. proven: the share of labels that the certificates show to be those of the exact optimum,
+    by model. It is there if it was asked for. outdated: models that were solved from other rows than the store has now.
+    notes: why there is no probe, which model does better than the default one, and more. Which held-out rows hold the
+    bytes of a training row (looked for beside the probe, or if the store is a folder of at most 1 GiB), which classes
+    only they or only training rows have, and which private models have a learning rate that they chose.
     """
 
     store: Path
     root_digest: str
     rows: int
+    majority: float
     accuracy: dict[str, float]
+    balanced: dict[str, float]
     default: str | None
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     calibration: dict[str, Calibration] = field(default_factory=dict)
@@ -163,14 +169,20 @@ def evaluate(
         store=store.path,
         root_digest=store.root_digest,
         rows=rows.rows,
+        majority=float(np.bincount(rows.labels).max() / rows.rows),
         accuracy={name: float(hit.mean()) for name, hit in hits.items()},
+        balanced={name: _balanced(hit, rows) for name, hit in hits.items()},
         default=default if default in hits else None,
         intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
         calibration=calibration,
         against=against,
         proven=proven_shares(rows, store, settings, whole, progress) if proven else {},
         outdated=outdated(store, settings.keys),
-        notes=[*notes, *_ahead(default, {name: hits[name] for name in whole if name in hits})],
+        notes=[
+            *notes,
+            *_ahead(default, {name: hits[name] for name in whole if name in hits}),
+            *_uneven(store, rows, hits),
+        ],
     )
 
 
@@ -221,6 +233,32 @@ def _ahead(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
     ]
 
 
+def _balanced(hit: NDArray[np.bool_], rows: Shard) -> float:
+    """The mean over the classes of ``rows`` of the share of their rows that are right, by ``hit`` [n]."""
+    of = np.bincount(rows.labels)
+    return float((np.bincount(rows.labels, hit)[of > 0] / of[of > 0]).mean())
+
+
+def _uneven(store: FeatureStore, rows: Shard, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
+    """A note where accuracy hides that a class is never found: it is no higher than if the commonest class were always
+    named, or that class has nearly all rows."""
+    if len(store.classes) == 1:
+        return [f"there is one class: {OF_ONE_CLASS}"]
+    of = np.bincount(rows.labels)
+    most, share = of.max(), of.max() / rows.rows
+    models = {name: hit for name, hit in hits.items() if name != UNTOUCHED and not is_component(name)}
+    low = [name for name, hit in models.items() if hit.sum() <= most]
+    if share == 1 or not models or not (low or share > UNEVEN):  # of a class without rows, another note says so
+        return []
+    said = f"always naming {store.classes[int(of.argmax())]!r} is right on {100 * share:.2f} % of held-out rows"
+    said += f", no fewer than {first_few(low)}" if low else ""
+    means = first_few([f"{name} {100 * _balanced(models[name], rows):.2f} %" for name in low or models])
+    said += f"; balanced accuracy, the mean over classes: {means}"
+    if recorded_recipe(store).objective.class_weights != "none" or promised(store):
+        return [said]
+    return [f"{said}; next: taftcache train {typed(store.path)} --set objective.class_weights=balanced"]
+
+
 def _tuned(metas: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A note on the private models whose learning rate the held-out rows chose."""
     names = [name for name, meta in metas.items() if BY_HELD_OUT in meta.get(PRIVATE, {}).get("tuning", "")]
@@ -240,22 +278,22 @@ def _leaked(store: FeatureStore, ids: Sequence[str], rows: Shard) -> list[str]:
 
 
 def held_out_score(store: FeatureStore, name: str, consent: Consent | None = None) -> Score | None:
-    """How well one model does on the held-out rows, in one pass; None if there are none.
+    """How well one model does on the held-out rows, in one pass; None if there are none, or one class alone.
 
     Raises:
         StoreError: no such model. UntrustedStore: as for ``read_base``.
     """
-    if store.held_out is None:
+    if store.held_out is None or len(store.classes) < 2:
         return None
-    rows, several = store.held_out, len(store.classes) > 1
-    kept = KeptLogits.of(rows, [name] if several else (), len(store.classes))
+    rows = store.held_out
+    kept = KeptLogits.of(rows, [name], len(store.classes))
     right = rows_right(store, name, rows, consent, kept)
     return Score(
         accuracy=float(right.mean()),
         interval=accuracy_interval(right),
         level=LEVEL,
         rows=len(right),
-        calibration=calibration_of(kept.logits[name], rows.labels[: kept.rows]) if several else None,
+        calibration=calibration_of(kept.logits[name], rows.labels[: kept.rows]),
     )
 
 
