@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from taftcache.model import calibration
-from taftcache.model.calibration import calibration_of, fitted_temperature, probabilities, temperature_of
+from taftcache.model.calibration import Calibration, calibration_of, fitted_temperature, probabilities, temperature_of
+from taftcache.model.card import Origin, Score, _calibrated
 from taftcache.stages.train.held_out import KeptLogits
+from taftcache.terminal.pipeline import _worth
 
 
 def rows(n: int, scale: float = 1.0, classes: int = 5) -> tuple[np.ndarray, np.ndarray]:
@@ -89,6 +91,19 @@ def test_the_temperature_is_that_of_the_first_rows_with_three_digits(monkeypatch
     assert calibration_of(z, y).temperature == temperature_of(z, y) == float(f"{first:.3g}") != first
     assert temperature_of(z, y) != pytest.approx(fitted_temperature(z, y), rel=1e-3)
     assert calibration_of(z, y).rows == 300
+
+
+@pytest.mark.parametrize(("n", "told"), [(9, False), (10, True)])
+def test_of_few_rows_how_far_probabilities_are_off_is_not_told(n, told):
+    """Of one row it was "off by 0.7 points (by chance alone 2.2)"."""
+    of = Calibration(temperature=1.0, log_loss=0.5, error=0.01, chance=0.02, rows=n)
+    score = Score(accuracy=1.0, interval=(0.5, 1.0), level=0.95, rows=n, calibration=of)
+    for text in (
+        _worth(0.5, 0.01, 0.02, of.telling),
+        "\n".join(_calibrated(Origin(name="a", temperature=1.0, score=score))),
+    ):
+        assert "log-loss 0.500" in text
+        assert ("1.0 points" in text) == ("by chance alone 2.0" in text) == told
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])

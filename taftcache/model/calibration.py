@@ -9,6 +9,7 @@ from math import exp, inf, log
 import numpy as np
 from numpy.typing import NDArray
 
+TELLING = 10  # rows from which the calibration error is worth a word: that of fewer is chance's
 LARGEST = 1e6  # a temperature lies between 1 / LARGEST and LARGEST
 FIRST = 1000  # rows that T is fitted to; they lie in the order of a hash, so that the first ones are a random sample
 PARTS, BINS = 5, 15
@@ -34,6 +35,11 @@ class Calibration:
     error: float
     chance: float
     rows: int
+
+    @property
+    def telling(self) -> bool:
+        """Whether the rows are enough for ``error`` to say something."""
+        return self.rows >= TELLING
 
 
 def probabilities(logits: NDArray[np.floating], temperature: float) -> NDArray[np.float64]:

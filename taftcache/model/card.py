@@ -260,11 +260,10 @@ def _calibrated(origin: Origin) -> Sequence[str]:
         return []
     lines = [f"- Probabilities: softmax(logits / {origin.temperature:g}), a temperature fitted to held-out rows."]
     if origin.score is not None and (of := origin.score.calibration):
-        lines += [
-            f"  Of rows that had no part in the fit (by parts, {of.rows:,} in all): log-loss {of.log_loss:.3f} nats,",
-            f"  calibration error {100 * of.error:.1f} points (by chance alone {100 * of.chance:.1f}; predicted class,",
-            "  15 bins).",
-        ]
+        rows = f"  Of rows that had no part in the fit (by parts, {of.rows:,} in all): log-loss {of.log_loss:.3f} nats"
+        chance = f"(by chance alone {100 * of.chance:.1f}; predicted class,"
+        off = [f"  calibration error {100 * of.error:.1f} points {chance}", "  15 bins)."]
+        lines += [f"{rows},", *off] if of.telling else [f"{rows}."]
     return lines
 
 
