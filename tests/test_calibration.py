@@ -98,7 +98,10 @@ def test_of_few_rows_how_far_probabilities_are_off_is_not_told(n, told):
     """Of one row it was "off by 0.7 points (by chance alone 2.2)"."""
     of = Calibration(temperature=1.0, log_loss=0.5, error=0.01, chance=0.02, rows=n)
     score = Score(accuracy=1.0, interval=(0.5, 1.0), level=0.95, rows=n, calibration=of)
-    for text in (_worth(of), "\n".join(_calibrated(Origin(name="a", temperature=1.0, score=score)))):
+    for text in (
+        _worth(0.5, 0.01, 0.02, of.telling),
+        "\n".join(_calibrated(Origin(name="a", temperature=1.0, score=score))),
+    ):
         assert "log-loss 0.500" in text
         assert ("1.0 points" in text) == ("by chance alone 2.0" in text) == told
 

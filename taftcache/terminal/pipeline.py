@@ -34,7 +34,6 @@ from taftcache.terminal.text import accuracies
 from taftcache.view.wording import NEARER, certified, decides
 
 if TYPE_CHECKING:
-    from taftcache.model.calibration import Calibration
     from taftcache.stages.extract.drafting import InitReport
     from taftcache.stages.extract.estimation import EstimateReport
     from taftcache.stages.extract.extraction import ExtractReport
@@ -329,16 +328,17 @@ def _beside_accuracy(report: EvaluateReport) -> list[str]:
     lines = [] if report.against is None else [_verdict(report.against)]
     if report.default is None or (own := report.calibration.get(report.default)) is None:
         return lines
-    lines.append(f"{_TITLES.get(report.default, report.default)}: {_worth(own)}")
+    worth = _worth(own.log_loss, own.error, own.chance, own.telling)
+    lines.append(f"{_TITLES.get(report.default, report.default)}: {worth}")
     if report.against is not None and (probes := report.against.probe.calibration):
-        lines.append(f"the probe: {_worth(probes)}")
+        lines.append(f"the probe: {_worth(probes.log_loss, probes.error, probes.chance, probes.telling)}")
     return lines
 
 
-def _worth(of: Calibration) -> str:
+def _worth(log_loss: float, error: float, chance: float, telling: bool) -> str:
     """What a model's probabilities are worth, see ``Calibration``."""
-    off = f"off by {100 * of.error:.1f} points on average (by chance alone {100 * of.chance:.1f})"
-    return f"log-loss {of.log_loss:.3f}" + (f", probabilities {off}" if of.telling else "")
+    off = f", probabilities off by {100 * error:.1f} points on average (by chance alone {100 * chance:.1f})"
+    return f"log-loss {log_loss:.3f}" + (off if telling else "")
 
 
 def _verdict(against: Against) -> str:
