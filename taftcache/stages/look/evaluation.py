@@ -143,11 +143,7 @@ def evaluate(
     notes += [*_unshared(store, rows), *_tuned(models.metas())]
     default = model_of(names)
     if without:
-        every = [name for name in names if is_component(name)]
-        kept = kept_components(every, without)
-        rest = f"mean of {len(kept)} of {len(every)} components"
-        mean = compose(StoredComponents(store, kept, settings.base))
-        models = StoredComponents(store, [*names, rest], settings.base, {rest: mean})
+        models = _with_mean(store, names, without, settings)
     whole = [name for name in names if not is_component(name)]
     logits = KeptLogits.of(rows, whole if len(store.classes) > 1 else (), len(store.classes))
     hits = hits_of(settings.base, settings.recipe, rows, models, progress, logits)
@@ -165,6 +161,7 @@ def evaluate(
         notes.append(f"probabilities are judged on the first {logits.rows:,} of {rows.rows:,} held-out rows")
     if against is not None and against.probe.calibration is not None:
         calibration[PROBE] = against.probe.calibration
+    notes += [*_ahead(default, {name: hits[name] for name in whole if name in hits}), *_uneven(store, rows, hits)]
     return EvaluateReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -178,12 +175,17 @@ def evaluate(
         against=against,
         proven=proven_shares(rows, store, settings, whole, progress) if proven else {},
         outdated=outdated(store, settings.keys),
-        notes=[
-            *notes,
-            *_ahead(default, {name: hits[name] for name in whole if name in hits}),
-            *_uneven(store, rows, hits),
-        ],
+        notes=notes,
     )
+
+
+def _with_mean(store: FeatureStore, names: list[str], without: Sequence[str], settings: Settings) -> StoredComponents:
+    """The models ``names``, and the mean of all components except those of the shards ``without``."""
+    every = [name for name in names if is_component(name)]
+    kept = kept_components(every, without)
+    rest = f"mean of {len(kept)} of {len(every)} components"
+    mean = compose(StoredComponents(store, kept, settings.base))
+    return StoredComponents(store, [*names, rest], settings.base, {rest: mean})
 
 
 def _beside_probe(
