@@ -13,6 +13,7 @@ import pytest
 import zarr
 
 import taftcache
+from taftcache.cache.kept_keys import TombstoneKeys
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.stages.file_texts import _apart, read_texts
@@ -369,7 +370,8 @@ def test_a_list_is_looked_for_in_as_many_cells_as_there_are():
 def test_only_the_commonest_suffixes_of_ids_are_tried_with_the_name_of_a_file(tmp_path):
     """Each of ``v.1``, ``v.2``, … has a suffix of its own, and there are as many files as ids, or more."""
     with FeatureStore(some_vectors(tmp_path / "store", [f"v.{k}" for k in range(99)])) as store:
-        assert len(byproducts._Known.of(store).suffixes) <= len(byproducts.SUFFIXES) + byproducts.OWN_SUFFIXES
+        known = byproducts._Known.of(store, TombstoneKeys(store))
+        assert len(known.suffixes) <= len(byproducts.SUFFIXES) + byproducts.OWN_SUFFIXES
 
 
 @pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")

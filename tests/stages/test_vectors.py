@@ -300,7 +300,8 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         scores = taftcache.evaluate(store, probe=True)
         assert scores.accuracy["models/exact"] > 0.8
         assert scores.accuracy["models/exact"] >= scores.accuracy["linear probe of the head's features"] - 0.1
-        assert {"base", "models/exact"} <= inspect_sample(store, store.sample_ids()[0]).predictions.keys()
+        predictions = inspect_sample(store, store.sample_ids()[0]).predictions
+        assert ("models/exact" in predictions, "base" in predictions) == (True, False)
         page = taftcache.write_report(store, tmp_path / "page.html", neighbours=False)
         assert page.file.stat().st_size > 0
         np.save(tmp_path / "new.npy", 8 * x)
