@@ -32,6 +32,7 @@ OPENED = [
     "    image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))",
     'image = image.convert("RGB")',
 ]
+UNPROVEN = "Nothing here proves this text: `taftcache audit` checks what it says of training, in the store."
 LIKELY = [
     'weights = np.exp((logits - logits.max()) / json.loads(known["temperature"]))',
     "print(weights.max() / weights.sum())  # its probability",
@@ -131,7 +132,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
     else:
         unsaid[-1] += ";"
         unsaid.append("anything about privacy. Whoever holds an earlier version can see what changed.")
-    unsaid += ["Nothing here proves this text: `taftcache audit` checks what it says of training, in the store."]
+    unsaid.append(UNPROVEN)
     return "\n".join([*lines, "", *unsaid, ""])
 
 
@@ -151,13 +152,18 @@ def program_card(origin: Origin, model: TangentModel, extras: Mapping[str, str])
         f"# {origin.name}",
         "",
         *_classes(model, ABOUT),
+        *_licence(model.cut.backbone),
         *_preprocessed(image),
         *_calibrated(origin),
         *_known(origin),
         *(line for name, text in extras.items() for line in ("", f"`{name}` {text}")),
         "",
         *_transform(image),
-        *(["", "## Privacy", "", "Trained with differential privacy.", "", *_promise(said)] if said else []),
+        *(
+            ["", "## Privacy", "", "Trained with differential privacy.", "", *_promise(said), "", UNPROVEN]
+            if said
+            else []
+        ),
     ]
     return "\n".join([*lines, ""])
 

@@ -166,6 +166,7 @@ def test_an_onnx_file_on_its_own_is_found(store, tmp_path):
     expected = {"model": said["model"], "temperature": said["temperature"], "root_digest": said["root_digest"]}
     assert json.loads(about.value) == expected | {name: said["versions"][name] for name in ("taftcache", "torch")}
     assert expected.items() <= json.loads((tmp_path / "form" / "about.json").read_text()).items()
+    assert "- Licence of the backbone's weights: `apache-2.0`." in (tmp_path / "form" / CARD).read_text()
     earlier.metadata_props.remove(about)
     onnx.save(earlier, bare)
     for made in ("model", "form"):
