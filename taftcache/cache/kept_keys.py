@@ -63,7 +63,8 @@ class TombstoneKeys:
             for entry in store.ledger():
                 if isinstance(gone := entry.get(ledger.DESTROYED_KEY), str):
                     self._destroyed.add(gone)
-                self._known.update(i for i in _listed(entry.get("ids")) if isinstance(i, str))
+                if isinstance(ids := entry.get("ids"), list):
+                    self._known.update(i for i in ids if isinstance(i, str))
                 if isinstance(after := entry.get(ledger.AFTER), dict) and after.get("count"):
                     self._commitments.add(str(after.get("digest")))
 
@@ -146,7 +147,3 @@ def _in_store(path: Path) -> Iterator[tuple[str, Collection[str]]]:
         yield store.manifest.tombstone_key, frozenset(store.manifest.tombstones)
         for key, held in store.tombstone_file.beyond(()).items():
             yield digest(key), held
-
-
-def _listed(value: object) -> list[object]:
-    return value if isinstance(value, list) else []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from taftcache.backbone.sources.base import FEW, REGRESSION, Labelled, name_order
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, DataError, RecipeError
@@ -94,9 +95,13 @@ def unlearned_notes(store: FeatureStore) -> list[str]:
     """A note on classes that only held-out rows have; none while training rows may be still to come."""
     if not is_complete(store):
         return []
-    trained = {store.classes[k] for shard in store.shards for k in shard.statistics["rows_per_class"]}
-    every = {store.classes[k] for shard in store.every_shard for k in shard.statistics["rows_per_class"]}
+    trained, every = (classes_in(store, shards) for shards in (store.shards, store.every_shard))
     return unshared_notes(store.classes, trained, every, of="row")
+
+
+def classes_in(store: FeatureStore, shards: Iterable[Shard]) -> set[str]:
+    """The classes that have rows in some of a store's shards."""
+    return {store.classes[k] for shard in shards for k in shard.statistics["rows_per_class"]}
 
 
 def class_indexes(store: FeatureStore, theirs: Sequence[str]) -> list[int]:

@@ -43,6 +43,14 @@ def is_receipt(entry: Entry) -> bool:
     return entry.get("event") not in (EVENT, ledger.ADOPT)
 
 
+def entries_of(store: FeatureStore) -> list[dict[str, Any]]:
+    """The ledger's entries; none if it is damaged, which `check_ledger` reports."""
+    try:
+        return store.ledger()
+    except StoreError:
+        return []
+
+
 def training_of(entries: Sequence[Entry], name: str) -> Entry | None:
     """The entry of the last private training of the component ``name``, which is the one that made it."""
     every = (e for e in reversed(entries) if e.get("event") == EVENT and e.get("component") == name)

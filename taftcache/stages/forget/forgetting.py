@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from taftcache.backbone.still_there import still_there
 from taftcache.cache.format import ledger
@@ -44,7 +44,7 @@ from taftcache.privacy.statement import forgetting_note
 from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.completeness import subtracted_notes
 from taftcache.stages.estimators import fitted_note
-from taftcache.stages.forget.chain import DESTROYED, left_since
+from taftcache.stages.forget.chain import DESTROYED, entries_of, left_since
 from taftcache.stages.forget.planning import ForgetPlan, changes_training, plan_forgetting
 from taftcache.stages.forget.receipts import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
@@ -510,9 +510,7 @@ def _forget_keys(change: Transaction, store: FeatureStore, plan: ForgetPlan) -> 
 def _private(store: FeatureStore, plan: ForgetPlan) -> list[str]:
     """A note on each private component whose shard loses rows, or that goes."""
     objects, request = store.objects(), plan.request
-    notes, entries = [], list[dict[str, Any]]()
-    with suppress(StoreError):  # `_damaged_ledger` says it
-        entries = store.ledger() if plan.private else []
+    notes, entries = [], entries_of(store) if plan.private else []
     for name in plan.private:
         leaving = request.leaving.get(shard_of(name), 0)
         if (gone := name in plan.destroyed) or leaving:

@@ -29,7 +29,7 @@ from taftcache.names import (
 from taftcache.privacy.budget import weak_promise
 from taftcache.privacy.statement import Statement, kept_note
 from taftcache.stages.forget.certificates import CheckedCertificate, check_certificate
-from taftcache.stages.forget.chain import left_since, training_of
+from taftcache.stages.forget.chain import entries_of, left_since, training_of
 from taftcache.stages.forget.finding import FindingKind, Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows
 from taftcache.stages.progress import Progress, numbered
@@ -198,7 +198,7 @@ def _private(
     here: `check_models` reports the composition as stale, and composing again cures both.
     """
     names = {n for n, ref in store.objects(COMPONENTS).items() if PRIVATE in ref.meta}
-    entries = _entries(store) if names else []
+    entries = entries_of(store) if names else []
     for name, said in sorted(components.items()):
         there = store.meta(name)
         metas = [there] if said.items() <= there.items() else [there, said]
@@ -223,14 +223,6 @@ def _weak(metas: Sequence[Mapping[str, Any]]) -> list[str]:
             epsilons, deltas, rows = zip(*held, strict=True)
             return weak_promise(max(epsilons), max(deltas), sum(rows))
     return []
-
-
-def _entries(store: FeatureStore) -> list[dict[str, Any]]:
-    """The ledger's entries; none if it is damaged."""
-    try:
-        return store.ledger()
-    except StoreError:  # `check_ledger` reports it
-        return []
 
 
 def _is_entry(entry: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> bool:

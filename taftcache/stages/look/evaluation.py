@@ -40,7 +40,7 @@ from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.estimators import check_has_classes
-from taftcache.stages.extract.classes import unshared_notes
+from taftcache.stages.extract.classes import classes_in, unshared_notes
 from taftcache.stages.look.duplicates import Hashes
 from taftcache.stages.look.probe import Probe, is_quick, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
@@ -140,7 +140,8 @@ def evaluate(
     names = [name for name in store.objects() if is_model(name)]
     models = StoredComponents(store, names, settings.base)
     notes = [*outdated_notes(store, settings.keys), *subtracted_notes(store)]
-    notes += [*_unshared(store, rows), *_tuned(models.metas())]
+    trained, held = (classes_in(store, shards) for shards in (store.shards, [rows]))
+    notes += [*unshared_notes(store.classes, trained, held, of="row"), *_tuned(models.metas())]
     default = model_of(names)
     if without:
         models = _with_mean(store, names, without, settings)
@@ -215,13 +216,6 @@ def _beside_probe(
         )
     ahead, interval, verdict = row_verdict(hits[default], hits[PROBE])
     return Against(model=default, ahead=ahead, interval=interval, verdict=verdict, probe=fitted), notes
-
-
-def _unshared(store: FeatureStore, rows: Shard) -> list[str]:
-    """Notes on classes that only ``rows`` or only the training rows of the store have."""
-    trained = {k for shard in store.shards for k in shard.statistics["rows_per_class"]}
-    held = rows.statistics["rows_per_class"]
-    return unshared_notes(store.classes, *({store.classes[k] for k in some} for some in (trained, held)), of="row")
 
 
 def _ahead(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:

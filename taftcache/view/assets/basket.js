@@ -4,7 +4,7 @@ import { button, h, link, quiet, replaceTable, scrolled, section, table } from "
 import { saveIds } from "./files.js";
 import { onHeldOut, solveButton } from "./forgetting.js";
 import { knownAs } from "./known.js";
-import { atMost, bytes, count, counted, noun, short } from "./numbers.js";
+import { bytes, count, counted, noun, short, shortBound } from "./numbers.js";
 import { emptyButton, onPick, pick } from "./picked.js";
 import { ask, outdated, source } from "./source.js";
 import { className, modelTitle, shardName, state } from "./state.js";
@@ -198,6 +198,6 @@ const SOLVED = [
   ["moves by", ([, x]) => short(x.moved), true],
   ["of norm", ([, x]) => short(x.norm), true],
   ["λ", ([, x]) => (x.ridge[0] === x.ridge[1] ? short(x.ridge[0]) : x.ridge.map(short).join(" → ")), true],
-  ["exact to", ([, x]) => short(atMost(x.distance_bound, 3)), true],
+  ["exact to", ([, x]) => shortBound(x.distance_bound), true],
   ["passes", ([, x]) => x.passes, true],
 ];

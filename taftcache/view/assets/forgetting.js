@@ -1,6 +1,6 @@
 // What forgetting one sample would change: the bound, and the solve without it.
 import { button, h } from "./elements.js";
-import { atMost, count, counted, noun, percent, short } from "./numbers.js";
+import { count, counted, noun, percent, short, shortBound } from "./numbers.js";
 import { askUntilDone, source } from "./source.js";
 import { className } from "./state.js";
 
@@ -21,8 +21,8 @@ function bounds({ norm, moved, bound, composed_bound: composed }) {
     return `Without it, its shard's component, of norm ${short(norm)}, moves by ${short(moved)}: exact, in closed form.`;
   if (bound === null) return `Its shard's component has norm ${short(norm)}; this objective has no bound by the ridge.`;
   return (
-    `Its shard's component, of norm ${short(norm)}, moves by at most ${short(atMost(bound, 3))}; the mean of the components by at most ` +
-    `${short(atMost(composed, 3))}. These bounds are proved by the ridge, and are loose.`
+    `Its shard's component, of norm ${short(norm)}, moves by at most ${shortBound(bound)}; the mean of the components by at most ` +
+    `${shortBound(composed)}. These bounds are proved by the ridge, and are loose.`
   );
 }
 
@@ -59,7 +59,7 @@ function changes(found, answer) {
       : `, with another λ, which moves it too: the rows that stay choose ${short(chosen)}, with it ${short(old)}`;
   return (
     `Solved in ${counted(answer.passes, "pass", "passes")}: the component moves by ${short(answer.moved)} ` +
-    `(exact to ${short(atMost(answer.distance_bound, 3))})${other}. In the mean of the components, the logit of its class goes from ` +
+    `(exact to ${shortBound(answer.distance_bound)})${other}. In the mean of the components, the logit of its class goes from ` +
     `${z("before")} to ${z("after")}, its class from ${best("before")} to ${best("after")}${changed}`
   );
 }

@@ -21,6 +21,8 @@ export function atMost(bound, digits) {
   return Number((near + Number(`1e${power - digits + 1}`)).toPrecision(digits));
 }
 
+export const shortBound = (bound) => short(atMost(bound, 3));
+
 // A text that a full stop is to follow.
 export const inLine = (text) => text.replace(/\.$/, "");
 // The same at the beginning of a sentence.

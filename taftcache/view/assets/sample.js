@@ -2,7 +2,7 @@
 import { toggleButton } from "./picked.js";
 import { button, h, quiet, scrolled, table, verdict } from "./elements.js";
 import { forgetting } from "./forgetting.js";
-import { atMost, counted, percent, short } from "./numbers.js";
+import { counted, percent, short, shortBound } from "./numbers.js";
 import { source } from "./source.js";
 import { className, modelTitle, shardName, state, trainedOn } from "./state.js";
 
@@ -34,7 +34,7 @@ function details(found, select) {
   const role = found.role === "held-out" ? " (held out)" : "";
   const rows =
     `${counted(found.rows.count, "cached row")}, norm ${short(found.rows.mean)} on average, ` +
-    `${short(atMost(found.rows.largest, 3))} at most; max |x| ${short(found.max_abs)}`;
+    `${shortBound(found.rows.largest)} at most; max |x| ${short(found.max_abs)}`;
   return [
     found.picture ? picture(found.id, 384, "picture") : quiet(found.why_no_picture || "No picture can be reached."),
     h("p", {}, `${classText(found.label)}shard ${found.shard}${role}`),
