@@ -53,7 +53,7 @@ def cut(backbone: Backbone, blocks: int | str) -> Cut:
 def prefix(self: Cut, images: Tensor) -> Tensor:
     """``Cut.prefix``, which runs the frozen layers once on an image: in a batch of so many, its row does not depend on
     the others (``tests/backbone/test_extract.py``), nor on anything but the weights, which have a digest."""
-    if images.device.type != "cpu":
+    if images.device.type != "cpu" or type(images) is not Tensor:  # what traces a model has tensors of its own kind
         return frozen_layers(self, images)
     of = self.backbone
     model = of.name, of.weights_digest, of.features, of.precision, self.start, str(images.dtype), len(images)

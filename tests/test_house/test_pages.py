@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from typing import get_type_hints
 
@@ -46,34 +45,6 @@ def test_blocks_run(name, capsys):
     namespace: dict[str, object] = {"__name__": "page"}
     for block in blocks(_text(name)):
         try_block(block, ROOT / name, namespace)
-
-
-@pytest.mark.slow
-def test_python_blocks_have_the_right_types(tmp_path):
-    """A type checker refused what the pages show: a tensor as images, rows of a store in a loop."""
-    for name in NAMES:
-        lines = [""] * _text(name).count("\n")
-        for block in (b for b in blocks(_text(name)) if b.language == "python"):
-            own = block.text.splitlines()
-            lines[block.line - 1 : block.line - 1 + len(own)] = own
-        if any(lines):  # the numbers of lines are those of the page
-            file = tmp_path / f"{re.sub('[^a-z]', '_', name.removesuffix('.md').lower())}.py"
-            file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    others = '[[tool.mypy.overrides]]\nmodule = ["timm.*", "zarr.*"]\nfollow_imports = "skip"\n'
-    (tmp_path / "mypy.toml").write_text(f"{_text('pyproject.toml')}\n{others}", encoding="utf-8")
-    options = [f"--config-file={tmp_path / 'mypy.toml'}", f"--cache-dir={tmp_path / 'cache'}", "--allow-redefinition"]
-    checked = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, *LOOSE, *sorted(tmp_path.glob("*.py"))],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    found = [line for line in checked.stdout.splitlines() if str(tmp_path) in line and ": error: " in line]
-    assert [line for line in found if KNOWN not in line] == []
-    assert len(found) == 1, checked.stdout + checked.stderr
-
-
-LOOSE = ("--allow-untyped-defs", "--allow-untyped-calls", "--allow-any-generics", "--no-warn-unused-ignores")
-# docs/store.md says so, and how to write it for a type checker
-KNOWN = 'Argument 1 to "DataLoader" has incompatible type "RowDataset"'
 
 
 def test_what_is_built_has_the_version_that_is_written_down():
