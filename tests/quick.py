@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 import numpy as np
@@ -24,7 +25,7 @@ from tests.threads import one_thread  # noqa: F401
 AS_TRAINED = PreprocessSpec()
 LOADED: dict[bytes, Backbone] = {}
 CUT: dict[tuple[int, int | str], Cut] = {}
-ROWS: dict[tuple[str | int, ...], np.ndarray] = {}
+ROWS: dict[tuple[bytes | str | int, ...], np.ndarray] = {}
 MOST = 4_000  # of them, 25 KB each
 frozen_layers = Cut.prefix
 
@@ -52,11 +53,12 @@ def cut(backbone: Backbone, blocks: int | str) -> Cut:
 
 def prefix(self: Cut, images: Tensor) -> Tensor:
     """``Cut.prefix``, which runs the frozen layers once on an image: in a batch of so many, its row does not depend on
-    the others (``tests/backbone/test_extract.py``), nor on anything but the weights, which have a digest."""
+    the others (``tests/backbone/test_extract.py``), nor on anything but what a store records of the model."""
     if images.device.type != "cpu" or type(images) is not Tensor:  # what traces a model has tensors of its own kind
         return frozen_layers(self, images)
     of = self.backbone
-    model = of.name, of.weights_digest, of.features, of.precision, self.start, str(images.dtype), len(images)
+    recorded = msgspec.json.encode([of.config, of.weights_digest])
+    model = recorded, of.features, of.precision, self.start, str(images.dtype), len(images)
     keys = [(*model, blake3(image.numpy().tobytes()).hexdigest()) for image in images.detach()]
     found = [ROWS.get(key) for key in keys]
     if any(row is None for row in found):
@@ -84,25 +86,25 @@ def account_coarsely(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(accountant.distribution_epsilon, "__defaults__", (accountant.INTERVAL,))
 
 
-SPARED = pytest.MonkeyPatch()
-ASKING = [0]  # packages that are spared now: pytest may set the next one up before it is done with the last
-
-
-@pytest.fixture(scope="package", autouse=True)
-def quick() -> Iterator[None]:
+@contextmanager
+def spared() -> Iterator[None]:
     """Privacy is accounted for coarsely. The probe beside every run chooses from two ridges of either kind.
     Extraction and models find the bundled backbone loaded and cut (``tests/backbone`` loads and cuts it anew), and
     the rows of an image again that was there before."""
-    if not ASKING[0]:
-        account_coarsely(SPARED)
-        SPARED.setattr(probe, "STRENGTHS", {kind: found[:2] for kind, found in probe.STRENGTHS.items()})
-        SPARED.setattr(probe, "MOST_FURTHER", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        account_coarsely(patch)
+        patch.setattr(probe, "STRENGTHS", {kind: found[:2] for kind, found in probe.STRENGTHS.items()})
+        patch.setattr(probe, "MOST_FURTHER", 0)
         for user in (frozen, predictor):
-            SPARED.setattr(user, "load_backbone", loaded)
-            SPARED.setattr(user, "Cut", cut)
-        SPARED.setattr(Cut, "prefix", prefix)
-    ASKING[0] += 1
-    yield
-    ASKING[0] -= 1
-    if not ASKING[0]:
-        SPARED.undo()
+            patch.setattr(user, "load_backbone", loaded)
+            patch.setattr(user, "Cut", cut)
+        patch.setattr(Cut, "prefix", prefix)
+        yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def quick(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A package so spared, whose ``conftest.py`` imports this: imported anywhere else, it would last for all tests."""
+    assert isinstance(request.node, pytest.Package)
+    with spared():
+        yield

@@ -22,8 +22,9 @@ def in_one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="package", autouse=True)
-def one_thread() -> Iterator[None]:
-    """A package of such tests."""
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A package of such tests, whose ``conftest.py`` imports this: imported anywhere else, it would last for all."""
+    assert isinstance(request.node, pytest.Package)
     with in_one_thread():
         yield
 

@@ -20,7 +20,7 @@ from taftcache.recipe import Recipe
 from taftcache.recipe_sections import SolverSpec
 from taftcache.teaching.recipe import TeachingRecipe, load_teaching
 from tests.test_house.pages import PAGES, ROOT, BlockOf, blocks, links, load_tool, try_block
-from tests.test_house.workplace import made, one_thread, quick, workplace  # noqa: F401
+from tests.test_house.workplace import made, quick_pages, workplace  # noqa: F401
 
 
 def _text(name):

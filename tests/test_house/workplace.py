@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from taftcache import extract, load_recipe, run
 from taftcache.backbone.sources.digits import DigitsSource
-from tests.quick import one_thread, quick  # noqa: F401
+from tests.quick import spared
 from tests.stages.hub import asked
 from tests.stages.making import write_images
 from tests.test_house.pages import ROOT
+from tests.threads import in_one_thread
 
 FEW = 120  # the first digits: the samples that pages name are among them, and every class is in every shard
 SOURCE = "taftcache.backbone.sources.opening.DigitsSource"
@@ -41,7 +42,13 @@ class FewDigits(DigitsSource):
         self.items = self.items[:FEW]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module", autouse=True)
+def quick_pages() -> Iterator[None]:
+    with spared(), in_one_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
     """A folder like the repository's root: the recipes, their stores, an image, and images of one's own."""
     from PIL import Image
