@@ -399,7 +399,7 @@ def _few(source: RowSource) -> bool:
     """Whether a fifth of the rows says too little about λ."""
     assert isinstance(source, ArrayRows)
     labels, classes = source.labels, source.labels.dtype.kind == "i"
-    return len(labels) <= FEW or (classes and len(labels) - np.bincount(labels).max() <= FEW_OTHERS)
+    return len(labels) <= FEW or (classes and len(labels) - int(np.bincount(labels).max()) <= FEW_OTHERS)
 
 
 def _is_no_half(backbone: Any) -> bool:

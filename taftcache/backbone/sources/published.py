@@ -200,7 +200,8 @@ def _matlab(file: Path, name: str) -> Iterable[Any]:
         shapes = {found: shape for found, shape, _ in whosmat(str(file))}
         if prod(shapes[name]) > size:  # each element becomes an object of Python
             raise ValueError(f"it has {prod(shapes[name])} elements, but only {size} bytes")
-        return np.atleast_1d(loadmat(str(file), variable_names=[name], squeeze_me=True)[name])
+        values: Iterable[Any] = np.atleast_1d(loadmat(str(file), variable_names=[name], squeeze_me=True)[name])
+        return values
     except MemoryError:
         raise
     except Exception as error:  # scipy has errors of its own, and zlib, struct and numpy theirs
