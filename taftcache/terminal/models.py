@@ -44,5 +44,5 @@ def show_component(report: ComponentReport) -> None:
 def show_imported(report: ComponentReport) -> None:
     """A component that came in, and how to make it part of a composition."""
     show_component(report)
-    if report.changed:
-        say(f"next   taftcache compose {typed(report.store)}   (compositions are without it, or of the one before it)")
+    if report.next:
+        say(f"next   {report.next}   (compositions are without it, or of the one before it)")

@@ -441,6 +441,53 @@ def test_a_component_is_forgotten_though_those_that_are_left_do_not_say_their_ro
     assert taftcache.audit(centre).findings == []
 
 
+@pytest.mark.parametrize("weights", ["rows", "class-rows"])
+@pytest.mark.parametrize("leaves", ["a sample", "a component"])
+def test_no_member_is_left_out_because_its_file_came_anew_without_its_rows(path, tmp_path, weights, leaves):
+    """The sum, which is the default model, was made again without it, with no note anywhere, and the audit passed."""
+    file = taftcache.export_component(path, "000", tmp_path / "site.safetensors").file
+    for name in ("berlin", "bern"):
+        taftcache.import_component(path, file, name)
+    taftcache.compose(path, overrides={**BY_CLASS, "compose.weights": weights})
+    part = Component.decode(file.read_bytes())
+    kept = {"rows": part.meta["rows"]} if weights == "class-rows" else {}
+    file.write_bytes(replace(part, meta=kept).encode())
+    came = taftcache.import_component(path, file, "berlin")
+    (warned,) = [note for note in came.notes if note.startswith("from now on, compose and train refuse this store's")]
+    instead, each = ("rows", "rows of each class") if kept else ("mean", "rows")
+    assert (
+        f'compose.weights = "{weights}", for nothing says how many {each} berlin came from; next: {came.next}' in warned
+    )
+    assert came.next.endswith(f"--weight {instead}" if kept else f"--mode {instead}")
+    asked = ([first_of(path, "000")], ()) if leaves == "a sample" else (None, ["bern"])
+    would = taftcache.forget(path, asked[0], components=asked[1], dry_run=True)
+    report = taftcache.forget(path, asked[0], components=asked[1])
+    assert report.destroyed == would.destroyed == [*([] if leaves == "a sample" else ["components/bern"]), WEIGHTED]
+    said = f"gone: nothing says how many {each} berlin came from; next: {came.next}"
+    assert [said in note for note in (*report.notes, *would.notes)].count(True) == 2
+    with pytest.raises(SystemExit):
+        main(came.next.split()[1:])
+    with FeatureStore(path) as store:
+        assert "components/berlin" in store.objects()[WEIGHTED if kept else MEAN].meta["coefficients"]
+    assert taftcache.audit(path).findings == []
+    assert taftcache.import_component(path, file, "berlin").next == ""
+
+
+def test_coefficients_of_which_only_zeros_stay_are_weights_by_rows_from_then_on(path, tmp_path):
+    """The next composition was one by rows, and no word had been said."""
+    file = taftcache.export_component(path, "000", tmp_path / "site.safetensors").file
+    taftcache.import_component(path, file, "site")
+    weights = dict.fromkeys(["000", "001", "002"], 0.0) | {"site": 1.0}
+    taftcache.compose(path, overrides={"compose.mode": "weighted", "compose.weights": weights})
+    for report in (taftcache.forget(path, components=["site"], dry_run=dry) for dry in (True, False)):
+        (note,) = [note for note in report.notes if WEIGHTED in note]
+        is_ = "would be" if report.dry_run else "is"
+        assert note.startswith(
+            f"{WEIGHTED} {is_} gone: of the coefficients, none but zeros {is_} left; compose.weights"
+        )
+    assert {*taftcache.compose(path).coefficients.values()} == {n / ROWS.sum() for n in ROWS.sum(1)}
+
+
 def test_private_components_are_refused(store):
     with open_store(store) as opened:
         head = settings(opened)

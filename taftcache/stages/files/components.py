@@ -40,12 +40,14 @@ from taftcache.names import (
 from taftcache.stages.report import Report
 from taftcache.stages.train.private.claims import check_claim
 from taftcache.stages.train.trained_on import (
+    compose_without,
     features_of,
     objective_of,
     other_classes,
     other_features,
     scale_notes,
     trained_on,
+    uncounted,
     unsaid_features,
 )
 from taftcache.stages.writing import whole
@@ -72,7 +74,8 @@ class ComponentReport(Report):
     """A component that was written to a file, or imported from one.
 
     component: its name in the store. base_digest: digest of its base point. rows: how many it was trained on; None if
-    it does not say. changed: whether anything was written. replaced: whether it replaced another of that name.
+    it does not say. changed: whether anything was written. replaced: whether it replaced another of that name. next:
+    the command that takes an imported one into compositions; empty if nothing was written.
     """
 
     store: Path
@@ -84,6 +87,7 @@ class ComponentReport(Report):
     rows: int | None
     changed: bool
     replaced: bool = False
+    next: str = ""
     notes: list[str] = field(default_factory=list)
 
 
@@ -180,6 +184,7 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     if changed:
         with store.transaction() as change:
             put_component(change, full, component)
+    command, unweighed = _composing(store, full)
     return ComponentReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -190,8 +195,10 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
         rows=rows,
         changed=changed,
         replaced=changed and there is not None,
+        next=command if changed else "",
         notes=[
             *([NO_COUNT] if rows is None else []),
+            *unweighed,
             *harmless,
             *scale_notes(objectives),
             *([NO_RECEIPT.format(store=typed(store.path), name=name)] if other else []),
@@ -268,6 +275,20 @@ def _fitting(file: Path, data: bytes, given: Component, base: Base, train: Train
             do="use the same [tangent] section on both sides",
         )
     return given
+
+
+def _composing(store: FeatureStore, name: str) -> tuple[str, list[str]]:
+    """The command that takes a component into compositions, and a note if the store's weights cannot be followed with
+    it."""
+    asked = recorded_recipe(store).compose
+    if asked.mode != "weighted" or not uncounted(store, asked.weights, [name]):
+        return f"taftcache compose {typed(store.path)}", []
+    command, each = compose_without(store, [name]), " of each class" if asked.weights == "class-rows" else ""
+    return command, [
+        f'from now on, compose and train refuse this store\'s compose.weights = "{asked.weights}", for nothing says '
+        f"how many rows{each} {shard_of(name)} came from; next: {command}, or give each component a coefficient "
+        "(--weight NAME=COEFFICIENT)"
+    ]
 
 
 def _withdrawn(store: FeatureStore, name: str, numbers: str) -> list[str]:

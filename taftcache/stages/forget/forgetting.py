@@ -59,6 +59,7 @@ from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits
 from taftcache.stages.train.private.records import KEYS, put_keys
 from taftcache.stages.train.promises import promised
 from taftcache.stages.train.record import beside_notes, plan_without, settings_of
+from taftcache.stages.train.trained_on import compose_without
 from taftcache.tangent.spec import TAIL
 from taftcache.teaching.rows import open_teachers
 
@@ -383,14 +384,27 @@ def _one_class(plan: ForgetPlan, classes: int, is_left: str) -> list[str]:
 
 
 def _unweighed(store: FeatureStore, plan: ForgetPlan, *, dry_run: bool = False) -> list[str]:
-    """A note if models/weighted goes because nothing says the rows of some of its members."""
-    if WEIGHTED not in plan.destroyed or not plan.unknown:
+    """A note if models/weighted goes because nothing says the rows of some of its members, or because of the recorded
+    coefficients only zeros are left."""
+    path, is_ = typed(store.path), "would be" if dry_run else "is"
+    gone = f"{WEIGHTED} {is_} gone"
+    if WEIGHTED not in plan.destroyed:
         return []
-    path, gone = typed(store.path), "would be gone" if dry_run else "is gone"
+    if not plan.weights:
+        return [
+            f'{gone}: of the coefficients, none but zeros {is_} left; compose.weights {is_} "rows" from now on: '
+            f"taftcache compose {path} weighs all by their rows"
+        ]
+    each = " of each class" if plan.weights == "class-rows" else ""
+    if foreign := [name for name in plan.unknown if name in imported(store)]:
+        names, command = first_few([shard_of(name) for name in foreign]), compose_without(store, foreign)
+        return [f"{gone}: nothing says how many rows{each} {names} came from; next: {command}"]
+    if not plan.unknown:
+        return []
     names = first_few([shard_of(name) for name in plan.unknown])
     return [
-        f"{WEIGHTED} {gone}: nothing says how many rows of each class {names} had when trained, for rows came or left "
-        f"since; next: taftcache train {path}, then taftcache compose {path}"
+        f"{gone}: nothing says how many rows{each} {names} had when trained, for rows came or left since; next: "
+        f"taftcache train {path}, then taftcache compose {path}"
     ]
 
 

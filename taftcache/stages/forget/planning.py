@@ -49,9 +49,9 @@ class ForgetPlan:
     members: components that compositions are made of afterwards, sorted: all, or if a shard has none yet, those of them
         that models/mean is made of.
     weights: ``compose.weights`` of the members; empty if no weight is left.
-    summed: members that models/weighted is made of: not imported ones that weights by rows need more of than they say.
-        Empty if it is not made again.
-    unknown: members of shards of which nothing says the rows that weights by rows need: then it is not made again.
+    summed: members that models/weighted is made of: not those that were imported since and say less of their rows than
+        weights by rows need. Empty if it is not made again.
+    unknown: other members that do not say the rows that weights by rows need: then it is not made again.
     renewed: all that is made again, in this order: ``solve``; the head, which is made from all rows; sums of members;
         the exact model, also made from all rows (but not by "subtract", which does not pay for that). It is also made
         if there was none only because of the components that leave.
@@ -95,10 +95,10 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
     there = sorted({*(name for name in parts if name in objects), *foreign})
     members, whole = there, all(name in objects for name in parts)
     if MEAN in objects and not whole:  # what came since joins once all are trained
-        members = [name for name in there if name in recorded_members(MEAN, objects[MEAN].meta)]
+        members = [name for name in there if name in _members(objects, MEAN)]
     weights = remaining_weights(recipe, there)
     unsaid = {*uncounted(store, weights, members)}.difference(solve)
-    unknown = sorted(unsaid.difference(foreign))
+    unknown = sorted(unsaid.difference({*foreign} - {*_members(objects, WEIGHTED)}))
     can_sum = weights and not unknown and coefficients(weights).keys() <= {*members}
     summed = [name for name in weighed(weights, members) if name not in unsaid] if can_sum else []
     held = _composed_with(objects, request.components)
@@ -127,10 +127,14 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
     )
 
 
+def _members(objects: Mapping[str, ObjectRef], composition: str) -> Collection[str]:
+    """The members that a composition names; none if it is not there."""
+    return recorded_members(composition, objects[composition].meta) if composition in objects else ()
+
+
 def _composed_with(objects: Mapping[str, ObjectRef], components: Collection[str]) -> set[str]:
     """The compositions with one of these components among their members."""
-    there = [name for name in (MEAN, WEIGHTED, EXACT) if name in objects]
-    return {name for name in there if not {*components}.isdisjoint(recorded_members(name, objects[name].meta))}
+    return {name for name in (MEAN, WEIGHTED, EXACT) if not {*components}.isdisjoint(_members(objects, name))}
 
 
 def _due(

@@ -17,7 +17,7 @@ from taftcache.cache.format.identity import differences
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.meta import TrainedOn, key_parts, meta_of
-from taftcache.names import PRIVATE, counted, first_few, shard_of
+from taftcache.names import PRIVATE, counted, first_few, shard_of, typed
 from taftcache.objective.named import true_class_weight
 from taftcache.recipe_sections import ByRows
 
@@ -180,6 +180,12 @@ def uncounted(store: FeatureStore, weights: Weights, names: Iterable[str]) -> li
     if not isinstance(weights, str):
         return []
     return [name for name, said in said_rows(store, weights, names).items() if said is None]
+
+
+def compose_without(store: FeatureStore, unsaid: Iterable[str]) -> str:
+    """The command that composes again with components that do not say the rows that the recorded weights depend on."""
+    how = "--mode mean" if uncounted(store, "rows", unsaid) else "--weight rows"
+    return f"taftcache compose {typed(store.path)} {how}"
 
 
 def scale_notes(objectives: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
