@@ -7,7 +7,7 @@ bounds in few digits.
 
 import re
 import shlex
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from math import floor, log10
 from pathlib import PurePath
@@ -28,6 +28,7 @@ HELD_OUT = "held-out"  # the shard that a plan keeps for testing, and its role
 ROWS_OF = "rows of"  # the key under which a student's files name what it was trained on
 META = "taftcache"  # the one key of the metadata of its weights, in which that stands
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
+AGAIN = "again"  # the key of the last receipt that forgot what an imported component has, when it was taken in again
 STATED = "stated"  # the key of what an imported component's file stated of its privacy, which nothing here checks
 ONE_SETTING = "one setting was tried; how it was chosen is not known here"  # a tuning that adds nothing to ε
 BY_HELD_OUT = "by accuracy on held-out rows"  # how one of several learning rates was chosen
@@ -131,6 +132,11 @@ def short_key(public_key: str) -> str:
     return public_key[:8]
 
 
+def by_receipts(numbers: Iterable[int]) -> str:
+    """Which receipts forgot something, in words."""
+    return ", ".join(f"by receipt {n}" for n in numbers) or "before"
+
+
 def them(count: int) -> str:
     """The pronoun for ``count`` things."""
     return "it" if count == 1 else "them"
@@ -214,11 +220,11 @@ def one_of_trained(names: Sequence[str], wanted: str = "") -> str:
     return f"{made}one of {', '.join(names)}" if names else "taftcache train, for there is none yet"
 
 
-def made_by(meta: Mapping[str, Any]) -> str:
-    """The command that makes a component or model with this ``meta`` again."""
+def made_by(place: object, name: str, meta: Mapping[str, Any]) -> str:
+    """The command that makes a store's component or model ``name`` with this ``meta`` again."""
     if meta.get("imported"):
-        return "taftcache import-component"
-    return "taftcache train --private" if PRIVATE in meta else "taftcache train"
+        return f"taftcache import-component {typed(place)} FILE --name {shard_of(name)}"
+    return f"taftcache train {typed(place)}{' --private' if PRIVATE in meta else ''}"
 
 
 def ordinal(place: int) -> str:

@@ -67,7 +67,9 @@ def forget(
     with_copies: Annotated[
         bool,
         typer.Option(
-            "--with-copies", help="also forget rows with identical bytes under other ids", rich_help_panel=MANY
+            "--with-copies",
+            help="also forget rows with identical bytes under other ids, and components with identical numbers",
+            rich_help_panel=MANY,
         ),
     ] = False,
     mode: Annotated[

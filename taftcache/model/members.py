@@ -1,16 +1,19 @@
-"""Which components a store's compositions are made of. No torch here, for looking must start fast."""
+"""Which components a store's compositions are made of, which have the same numbers, and which those of one that was
+forgotten. No torch here, for looking must start fast."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
+from taftcache.model.component_file import numbers_digest
 from taftcache.model.meta import key_parts
-from taftcache.names import EXACT, HEAD, component_of
+from taftcache.names import AGAIN, EXACT, HEAD, NUMBERS, component_of
 
 
 def imported(store: FeatureStore) -> list[str]:
@@ -51,3 +54,44 @@ def recorded_members(name: str, meta: Mapping[str, Any]) -> Collection[str]:
         return dict[str, str](meta.get("members", {}))
     start = key_parts(meta.get("key")).get("start")
     return start if isinstance(start, dict) else ()
+
+
+def numbers_of(store: FeatureStore, names: Iterable[str]) -> dict[str, str]:
+    """The digest of each component's numbers, by name; without those that are damaged, for verify to report."""
+    found = {}
+    for name in names:
+        with suppress(StoreError):
+            found[name] = numbers_digest(store.read_object(name))
+    return found
+
+
+def twins(store: FeatureStore, names: Collection[str]) -> list[str]:
+    """Imported components that are none of ``names``, but have the numbers of one of them."""
+    own = {*numbers_of(store, names).values()}
+    return [name for name, each in numbers_of(store, imported(store)).items() if each in own and name not in names]
+
+
+def forgotten_by(store: FeatureStore, numbers: str) -> list[int] | None:
+    """The receipts that forgot a component whose numbers have the digest ``numbers``, as the ledger says; None if none
+    was forgotten."""
+    text = NUMBERS + numbers
+    if not store.is_forgotten(text):
+        return None
+    with suppress(StoreError):
+        own = ledger.tombstone(text, ledger.read_key(store.root, store.manifest))
+        return [entry["seq"] for entry in store.ledger() if own in entry.get("ids", ())]
+    return []
+
+
+def withdrawn(store: FeatureStore) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Imported components with numbers that were forgotten here, and the receipts that say so: those that were there
+    then, under another name, and those that were taken in again since."""
+    stayed, again = dict[str, list[int]](), dict[str, list[int]]()
+    if not store.manifest.tombstones:  # else all would be read
+        return stayed, again
+    for name, numbers in numbers_of(store, imported(store)).items():
+        if (receipts := forgotten_by(store, numbers)) is not None:
+            since = store.objects()[name].meta.get(AGAIN)
+            known = isinstance(since, int) and since >= max(receipts, default=0)
+            (again if known else stayed)[name] = receipts
+    return stayed, again

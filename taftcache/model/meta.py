@@ -94,7 +94,8 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     coefficients, members: of a composition, μ (of each class, if they differ) and the digest by the component's name.
     identity_error: how far Σ μ f(Δw_i) = f(Σ μ Δw_i) was off. start, from_mean: of the exact model, where its solve
     began, and ‖Δw − Δw_mean‖.
-    privacy: the statement of a private one. imported: whether it came from another store.
+    privacy: the statement of a private one. imported: whether it came from another store. again: of one that came
+    though its numbers were forgotten here, the last receipt that said so; 0 if none did.
     base_digest: of its base point; in the manifest alone, for the file has it beside the meta.
     """
 
@@ -117,6 +118,7 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     from_mean: float | None = None
     privacy: dict[str, Any] | None = None
     imported: bool | None = None
+    again: int | None = None
     base_digest: str | None = None
 
     @property

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import at_most, counted, first_few, readable_size, readable_time, short_key, told_apart
+from taftcache.names import (
+    at_most,
+    by_receipts,
+    counted,
+    first_few,
+    readable_size,
+    readable_time,
+    short_key,
+    told_apart,
+)
 from taftcache.stages.forget.finding import UNFINISHED
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import accuracies
@@ -45,7 +54,7 @@ def show_audit(report: AuditReport) -> None:
         say(f"{f.kind}: {f.where}: {f.problem}", f"  try: {f.do}")
     print_notes(report.notes)
     if report.replayed:
-        OUT.print(f"{counted(report.replayed, 'row')} that an old copy brought back, forgotten again")
+        OUT.print(f"forgotten again: {report.replayed} of its samples and components, brought back by an old copy")
     table = Table("component", "‖∇F‖ recorded", "recomputed", "‖Δw−Δw*‖ ≤ recorded", "proven now")
     for name, c in report.certificates.items():
         table.add_row(
@@ -82,7 +91,10 @@ def _verdict(report: AuditReport) -> str:
     if report.tombstones:
         places = ["the store", *(str(folder) for folder in report.also)]
         said = f"nothing of what was forgotten was found in {' and '.join(places)}"
-        said += f", but for {counted(report.harmless, 'file')} left out" if report.harmless else ""
+        but = [f"{counted(report.harmless, 'file')} left out"] if report.harmless else []
+        if back := len(report.imported_again):
+            but.append(f"{counted(back, 'component')} imported again since")
+        said += f", but for {' and '.join(but)}" if but else ""
     elif report.receipts:
         said = "the key is destroyed, so that no forgotten id could be looked for"
     else:
@@ -150,6 +162,8 @@ def show_receipts(report: ReceiptsReport) -> None:
     for receipt in every:
         first, *rest = receipt_lines(receipt, receipt.seq in report.unreadable)
         say(f"{'maybe ' if receipt in report.perhaps else ''}{first}", *(f"  {line}" for line in rest))
+    for name, numbers in report.imported_again.items():
+        say(f"{name}: forgotten {by_receipts(numbers)}, and imported again since")
     for line in caveats(every, "--json"):
         say(line)
     if report.from_export:

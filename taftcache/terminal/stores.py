@@ -36,7 +36,7 @@ def show_verify(report: VerifyReport) -> None:
     for file, how in report.mended.items():
         say(f"mended   {file}: {how}")
     for name, command in report.again.items():
-        say(f"dropped  {name}: {command} {typed(report.store)} makes it again")
+        say(f"dropped  {name}: {command} makes it again")
     for fault in report.faults:
         reason = report.reasons.get(fault.file, "")
         say(f"DAMAGED  {fault}", *(f"         {line}" for line in reason.splitlines()))
@@ -84,7 +84,7 @@ def show_convert(report: ConvertReport) -> None:
     )
     for command in sorted(set(report.again.values())):
         names = ", ".join(name for name, by in report.again.items() if by == command)
-        say(f"left behind: {names}; made again by {command} {typed(report.store)}")
+        say(f"left behind: {names}; made again by {command}")
 
 
 def show_export(report: ExportReport) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from taftcache.names import at_least, at_most, counted, first_few, points_text, short_key
+from taftcache.names import at_least, at_most, counted, first_few, is_component, points_text, short_key
 
 if TYPE_CHECKING:
     from taftcache.stages.certificates import JudgedCertificate, RenewedCertificate
@@ -107,7 +107,9 @@ def receipt_lines(r: Receipt, unreadable: bool) -> list[str]:
         rows = ", ".join(f"{counted(n, 'row')} of {name}" for name, n in r.shards.items()) or "no row"
         without = r.samples - sum(r.shards.values())  # skipped samples, and those of an unfinished extraction
         rows += " removed" + (f", {without} had no row in a shard" if without > 0 else "")
-        lines = [f"receipt {r.seq}, {r.time}: {counted(r.samples, 'id')} forgotten by {r.mode}; {rows}"]
+        gone = [name for name in r.destroyed if is_component(name)]
+        what = counted(r.samples, "id") if r.samples or not gone else counted(len(gone), "component")
+        lines = [f"receipt {r.seq}, {r.time}: {what} forgotten by {r.mode}; {rows}"]
         lines.append(renewed_text(r.renewed))
     else:
         lines = [f"receipt {r.seq}, {r.time}: {r.event}"]

@@ -95,8 +95,8 @@ FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards
 FORGET |= {"mode", "destroyed", "dropped_shards", "classes", "passes", "bytes", "dry_run", "notes", "copies"}
 FORGET |= {"expected_seconds", "matched", "copies_taken", "in_source", "held_out"}
 AUDIT = {"store", "root_digest", "findings", "receipts", "signed", "tombstones", "certificates", "replayed", "notes"}
-AUDIT |= {"newest", "signers", "also", "passed", "unsaved", "harmless"}
-RECEIPTS = {"store", "root_digest", "receipts", "unreadable", "samples", "perhaps", "from_export"}
+AUDIT |= {"newest", "signers", "also", "passed", "unsaved", "harmless", "imported_again"}
+RECEIPTS = {"store", "root_digest", "receipts", "unreadable", "samples", "perhaps", "from_export", "imported_again"}
 COMPARE = {"store", "digests", "rows", "held_out", "classes", "backbone", "seeds", "reports", "spent", "seconds"}
 COMPARE |= {"machine", "date", "libraries", "recipe", "kept", "notes", "shards"}
 INFLUENCE = {"store", "model", "sample", "label", "shard", "moved", "distance_bound", "own_logit", "own_logit_without"}
@@ -313,13 +313,14 @@ def test_what_is_lost_is_made_again_by_the_command_that_is_named(cli, store, tmp
     cli("export-component", store, "000", tmp_path / "one.safetensors")
     cli("import-component", store, tmp_path / "one.safetensors", "--name", "away")
     outcome = cli("convert", store, tmp_path / "wide", "--dtype", "float32")
-    assert f"left behind: components/away; made again by taftcache import-component {tmp_path / 'wide'}" in outcome.out
+    again = "FILE --name away"
+    assert f"components/away; made again by taftcache import-component {tmp_path / 'wide'} {again}" in outcome.out
     assert "left behind: components/000, components/001, models/head" in outcome.out
     assert f"made again by taftcache train {tmp_path / 'wide'}\n" in outcome.out
     with FeatureStore(store) as opened:
         flip(store / opened.objects()["components/away"].path)
     outcome = cli("verify", store, "--repair")
-    assert f"dropped  components/away: taftcache import-component {store} makes it again" in outcome.out
+    assert f"dropped  components/away: taftcache import-component {store} {again} makes it again" in outcome.out
     assert "components/away" not in cli("inspect", store).out
 
 

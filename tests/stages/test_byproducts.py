@@ -502,7 +502,7 @@ def test_a_folder_that_may_not_be_read_is_noted(tmp_path, monkeypatch):
     taftcache.forget(store, ["u/1"])
     for also in (tmp_path / "elsewhere", tmp_path / "elsewhere" / "closed"):
         (note,) = [n for n in taftcache.audit(store, also=[also]).notes if "not searched" in n]
-        assert note.startswith(f"{also}: 1 file ({'closed' if also.name == 'elsewhere' else '.'}) not searched")
+        assert note.startswith(f"{also}: 1 folder ({'closed' if also.name == 'elsewhere' else '.'}) not searched")
 
 
 def test_what_may_not_be_looked_at_is_noted(tmp_path, monkeypatch):
@@ -717,7 +717,7 @@ def test_what_is_packed_damaged_or_says_nothing_is_noted(tmp_path):
     unread, unsure = ([n for n in report.notes if word in n] for word in ("not searched", "no receipt here"))
     assert [note.partition(" (")[0] for note in unread] == [f"{place}: 5 files"]
     assert [note.partition(" (")[0] for note in unsure] == [f"{place}: 2 files"]  # the component, and who took it in
-    with pytest.raises(RecipeError, match="--also FOLDER"):
+    with pytest.raises(RecipeError, match=r"name one: --also FOLDER$"):
         taftcache.audit(store, strict=True)
     strict = taftcache.audit(store, also=[place], strict=True)
     assert {(f.kind, f.where) for f in strict.findings} == {("undecided", str(place))}
@@ -764,7 +764,7 @@ def test_what_was_put_into_another_store_is_found(tmp_path, monkeypatch):
         *(f"{name}/ids.txt" for name in ("emptied", "damaged", "app")),
     }
     (note,) = [note for note in report.notes if "not searched" in note]
-    assert note.startswith(f"{place}: 2 files (damaged, emptied) not searched")
+    assert note.startswith(f"{place}: 2 folders (damaged, emptied) not searched")
 
 
 @pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
@@ -796,7 +796,7 @@ def test_a_forgotten_id_in_the_texts_of_another_store_is_found(tmp_path):
     (damaged,) = (place / "clean" / "ledger").iterdir()
     damaged.write_bytes(b"")
     report = taftcache.audit(store, also=[place / "clean"])
-    assert [note for note in report.notes if "1 file (.) not searched" in note]
+    assert [note for note in report.notes if "1 folder (.) not searched" in note]
 
 
 @pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")

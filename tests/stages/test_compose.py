@@ -313,7 +313,9 @@ def test_what_a_composition_drops_is_named(exact, tmp_path, capsys):
             again = f'compose.mode = "auto" makes none anew{why}; to have it: taftcache compose {exact} --mode {model}'
             assert note.endswith(again)
             assert note in said
-        assert len(taftcache.compose(opened).notes) == 1, "of classes without rows, until there is a model of all rows"
+        assert len(taftcache.compose(opened).notes) == 2, (
+            "of a twin, and of classes without rows where there is no model of all"
+        )
         assert taftcache.compose(opened, asking(opened, mode="exact")).models == ["models/mean", "models/exact"]
     told = CliRunner().invoke(app, ["train", str(exact), "--set", "objective.ridge=1e-2", "--set", "compose.mode=mean"])
     assert (

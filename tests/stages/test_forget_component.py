@@ -10,9 +10,13 @@ import pytest
 import taftcache
 from taftcache.cli import main
 from taftcache.errors import CompositionError, RecipeError, StaleStore, StoreError
-from taftcache.model.members import untrained
+from taftcache.model.members import recorded_members, untrained
+from taftcache.model.outdated import outdated
 from taftcache.names import EXACT, MEAN, WEIGHTED
 from taftcache.recipe import parse_recipe
+from taftcache.stages.train.record import settings_of
+from taftcache.terminal.forgetting import show_audit
+from taftcache.view.wording import receipt_lines
 from tests.stages.making import commits, open_store
 
 ELSEWHERE = "components/elsewhere"
@@ -52,6 +56,7 @@ def test_a_component_that_leaves_was_never_there(partner, composed, capsys):
     assert commits(path) == never
     assert taftcache.audit(path).findings == []
     (receipt,) = taftcache.receipts(path).receipts
+    assert "1 component forgotten by retrain; no row removed" in receipt_lines(receipt, False)[0]
     assert (receipt.samples, receipt.destroyed, receipt.renewed) == (0, report.destroyed, report.renewed)
     assert not any("has changed" in note for note in taftcache.audit(path).notes)
     again = taftcache.forget(path, components=["elsewhere"])
@@ -111,10 +116,12 @@ def test_a_component_that_is_not_imported_is_refused(partner):
 
 
 @pytest.mark.law("An old copy that is put back is noticed before its first read")
-def test_an_old_copy_that_brings_a_component_back_is_noticed(partner, tmp_path):
+def test_an_old_copy_that_brings_a_component_back_is_noticed(partner, tmp_path, capsys):
     path, file = partner
     taftcache.import_component(path, file, "elsewhere")
     taftcache.compose(path)
+    with open_store(path) as store:  # so that the old copy has tombstones, too
+        taftcache.forget(store, [store.shard("000").sample_ids[0]])
     shutil.copytree(path, tmp_path / "old")
     taftcache.forget(path, components=["elsewhere"])
     there = commits(path)
@@ -123,10 +130,83 @@ def test_an_old_copy_that_brings_a_component_back_is_noticed(partner, tmp_path):
     with pytest.raises(StaleStore, match="1 of its samples and components"):
         taftcache.inspect(path)
     assert {finding.kind for finding in taftcache.audit(path).findings} == {"returned rows"}
-    assert taftcache.audit(path, replay=True).findings == []
+    replayed = taftcache.audit(path, replay=True)
+    assert (replayed.findings, replayed.replayed) == ([], 1)
+    show_audit(replayed)
+    assert "forgotten again: 1 of its samples and components, brought back by an old copy" in capsys.readouterr().out
     assert commits(path) == there
     taftcache.import_component(path, file, "elsewhere")  # as before, it may come again
     assert ELSEWHERE in commits(path)["objects"]
+
+
+def test_an_audit_finds_what_was_forgotten_under_another_name_in_a_file_and_in_a_copy(partner, tmp_path):
+    """It said that nothing of it was found, though it was there, and in the default model."""
+    path, file = partner
+    taftcache.import_component(path, file, "berlin")
+    note = (
+        "its numbers are those of components/berlin: a sum counts its rows twice, and what is forgotten there stays in "
+    )
+    assert f"{note}components/charite" in taftcache.import_component(path, file, "charite").notes
+    twice = "the same component under 2 names, so that its rows count as often: components/berlin, components/charite"
+    assert twice in taftcache.compose(path).notes
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    shutil.copytree(path, elsewhere / "backup")
+    shutil.copy(file, elsewhere / "inbox.safetensors")
+    assert taftcache.audit(path, also=[elsewhere]).findings == []
+    for report in (taftcache.forget(path, components=["berlin"], dry_run=dry) for dry in (True, False)):
+        (stays,) = [note for note in report.notes if "same numbers" in note]
+        assert stays.endswith(f"components/charite; next: taftcache forget {path} --component charite")
+    one = " by receipt 1"
+    found = {f.where: (f.kind, f.problem) for f in taftcache.audit(path, also=[elsewhere]).findings}
+    assert found == {
+        name: (kind, f"{has} forgotten here{by}")
+        for name, kind, has, by in (
+            ("components/charite", "forgotten component", "its numbers are those of a component that was", one),
+            (str(elsewhere / "inbox.safetensors"), "by-product", "a component with the numbers of one that was", one),
+            (str(elsewhere / "backup"), "by-product", "a store with components that were", ": 2"),
+        )
+    }
+    taftcache.forget(path, components=["charite"])
+    assert taftcache.audit(path).findings == []
+    assert {f.where for f in taftcache.audit(path, also=[elsewhere]).findings} == {*found} - {"components/charite"}
+
+
+def test_a_component_that_was_imported_again_is_told_by_every_verdict(partner, tmp_path, capsys):
+    """Its owner may have let it in. The verdict was that nothing forgotten is there, and nothing said that it is."""
+    path, file = partner
+    for name in ("berlin", "charite"):
+        taftcache.import_component(path, file, name)
+    taftcache.compose(path)
+    taftcache.forget(path, components=["berlin"])
+    taftcache.import_component(path, file, "charite")  # it may stay
+    assert not taftcache.import_component(path, file, "charite").changed
+    taftcache.compose(path)
+    (tmp_path / "inbox").mkdir()
+    shutil.copy(file, tmp_path / "inbox")
+    report = taftcache.audit(path, also=[tmp_path / "inbox"])
+    assert (report.findings, report.imported_again) == ([], ["components/charite"])
+    (note,) = [note for note in report.notes if "imported again since" in note]
+    assert note.startswith(
+        "components/charite: its numbers are those of a component that was forgotten here by receipt 1"
+    )
+    for command, said in (
+        (
+            ["audit", str(path)],
+            "nothing of what was forgotten was found in the store, but for 1 component imported again",
+        ),
+        (["receipts", str(path)], "components/charite: forgotten by receipt 1, and imported again since"),
+    ):
+        with pytest.raises(SystemExit):
+            main(command)
+        assert said in capsys.readouterr().out
+    assert taftcache.receipts(path, ["arrays/0"]).imported_again == {}
+    shutil.copytree(path, tmp_path / "damaged")
+    (tmp_path / "damaged" / "tombstones.key").write_bytes(b"")
+    assert taftcache.receipts(tmp_path / "damaged").imported_again == {}
+    taftcache.import_component(path, file, "berlin")
+    report = taftcache.forget(path, components=["berlin"], with_copies=True)
+    assert report.destroyed == ["components/berlin", "components/charite"]
+    assert taftcache.audit(path).imported_again == []
 
 
 @pytest.fixture
@@ -163,6 +243,21 @@ def test_what_was_never_trained_holds_up_no_composition_of_what_was_imported(cen
         "components/000",
         "components/site-a",
     ]
+    assert taftcache.audit(centre).findings == []
+
+
+def test_a_model_of_all_rows_outlives_the_components_that_it_started_from(centre):
+    """It was destroyed with the last of them, and no model was left, though it was solved from rows of the store."""
+    taftcache.compose(centre, overrides={"compose.mode": "exact"})
+    for report in (taftcache.forget(centre, components=["site-a", "site-b"], dry_run=dry) for dry in (True, False)):
+        assert report.renewed == [EXACT]
+        assert report.destroyed == ["components/site-a", "components/site-b", MEAN]
+    assert set(report.certificates) == {EXACT}
+    with open_store(centre) as store:
+        meta = store.objects()[EXACT].meta
+        assert (meta["start"], "from_mean" in meta, recorded_members(EXACT, meta)) == ("zero", False, {})
+        assert taftcache.audit(centre).findings == outdated(store, settings_of(store).keys) == []
+        assert taftcache.forget(store, [store.shard("000").sample_ids[0]]).renewed == [EXACT]
     assert taftcache.audit(centre).findings == []
 
 

@@ -8,28 +8,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
-import torch
 
-from taftcache.cache.format import ledger
 from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import shard_names
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreError, local_path
+from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.component_file import numbers_digest, read_header
+from taftcache.model.members import forgotten_by, numbers_of
 from taftcache.model.meta import TRAINED_ON, ComponentMeta, Stated, TrainedOn, checked, stated_rows
 from taftcache.names import (
+    AGAIN,
     COMPONENTS,
     EXACT,
     HEAD,
     MEAN,
     MODELS,
-    NUMBERS,
     PRIVATE,
     STATED,
     WEIGHTED,
+    by_receipts,
     component_of,
     counted,
     first_few,
@@ -63,6 +63,7 @@ NO_RECEIPT = (
     "site forgot something, delete those exports, and next time first: taftcache forget {store} --component {name}"
 )
 NO_PROMISE = "it promises no privacy, so no sum with it has an ε, whatever the private components of this store promise"
+TWIN = "its numbers are those of {other}: a sum counts its rows twice, and what is forgotten there stays in {name}"
 PROMISE_STAYS = "its promise of privacy is not taken over: no ledger here has its releases, and a mean with it has no ε"
 
 
@@ -171,16 +172,19 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     own |= {} if rows is None else {"rows": rows}
     promise = Stated.of(given.meta)
     own |= {} if promise is None else {STATED: msgspec.to_builtins(promise)}
+    numbers = numbers_digest(Component(base.digest, given.layout, given.delta).encode())
+    receipts = forgotten_by(store, numbers)
+    own |= {} if receipts is None else {AGAIN: max(receipts, default=0)}
     component = Component(base.digest, given.layout, given.delta, own)
     full = component_of(name)
     there = store.objects().get(full)
     encoded, earlier = component.encode(), None if there is None else store.read_object(full)
-    changed, numbers = encoded != earlier, numbers_digest(encoded)
+    changed = encoded != earlier
     other = earlier is not None and numbers_digest(earlier) != numbers
-    same = [n for n in store.objects(COMPONENTS) if n != full and _same(read_component(store, n, base), given)]
+    others = numbers_of(store, (n for n in store.objects(COMPONENTS) if n != full))
+    same = [n for n, each in others.items() if each == numbers]
     objectives = {n: objective_of(store, n) for n in store.objects(COMPONENTS)} | {full: said.objective}
     noisy = any(PRIVATE in ref.meta for ref in store.objects(COMPONENTS).values())
-    withdrawn = _withdrawn(store, full, numbers)  # before the commit, for it may find a damaged key
     if changed:
         with store.transaction() as change:
             put_component(change, full, component)
@@ -202,8 +206,8 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
             *harmless,
             *scale_notes(objectives),
             *([NO_RECEIPT.format(store=typed(store.path), name=name)] if other else []),
-            *(f"its numbers are those of {name}: what is forgotten there stays in {full}" for name in same),
-            *withdrawn,
+            *(TWIN.format(other=name, name=full) for name in same),
+            *([] if receipts is None else [_withdrawn(store, full, receipts)]),
             *([PROMISE_STAYS] if PRIVATE in given.meta else [NO_PROMISE] if noisy else []),
         ],
     )
@@ -291,24 +295,13 @@ def _composing(store: FeatureStore, name: str) -> tuple[str, list[str]]:
     ]
 
 
-def _withdrawn(store: FeatureStore, name: str, numbers: str) -> list[str]:
-    """A note if a component with these ``numbers`` was forgotten here. It is none of the store's to refuse: its owner
-    may have let it in again, under whatever name."""
-    text = NUMBERS + numbers
-    if not store.is_forgotten(text):
-        return []
-    by = "before"
-    with suppress(StoreError):
-        own = ledger.tombstone(text, ledger.read_key(store.root, store.manifest))
-        by = ", ".join(f"by receipt {e['seq']}" for e in store.ledger() if own in e.get("ids", ())) or by
-    return [
-        f"this very component was forgotten here {by}, and compositions will have it again; if it is not to come back: "
-        f"taftcache forget {typed(store.path)} --component {shard_of(name)}"
-    ]
-
-
-def _same(one: Component, other: Component) -> bool:
-    return one.layout == other.layout and torch.equal(one.delta, other.delta)
+def _withdrawn(store: FeatureStore, name: str, receipts: list[int]) -> str:
+    """A note on a component that ``receipts`` have forgotten here. It is none of the store's to refuse: its owner may
+    have let it in again, under whatever name."""
+    return (
+        f"this very component was forgotten here {by_receipts(receipts)}, and compositions will have it again; if it "
+        f"is not to come back: taftcache forget {typed(store.path)} --component {shard_of(name)}"
+    )
 
 
 def _read(file: Path) -> bytes:

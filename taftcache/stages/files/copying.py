@@ -130,7 +130,7 @@ def convert(
                 rows=sum(shard.rows for shard in shards),
                 bytes=made.nbytes,
                 left=left,
-                again={name: made_by(store.manifest.objects[name].meta) for name in left if is_model(name)},
+                again={n: made_by(made.path, n, store.manifest.objects[n].meta) for n in left if is_model(n)},
                 seconds=time.perf_counter() - begin,
             )
 

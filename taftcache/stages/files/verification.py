@@ -94,7 +94,7 @@ def _verified(
             _report(store, _faults(store, progress), left),
             mended=outcome.mended,
             dropped=outcome.dropped,
-            again={name: made_by(before[name].meta) for name in outcome.dropped},
+            again={name: made_by(store.path, name, before[name].meta) for name in outcome.dropped},
             reasons=outcome.left,
         )
 

@@ -21,7 +21,7 @@ from taftcache.stages.forget.forgetting import forget
 from taftcache.stages.forget.models import check_models, looser_than_recorded
 from taftcache.stages.forget.pin import Pin, check_pin, move_pin, note_unpinned
 from taftcache.stages.forget.receipts import check_receipts
-from taftcache.stages.forget.traces import check_damage, check_leftovers, check_names
+from taftcache.stages.forget.traces import check_damage, check_leftovers, check_names, check_withdrawn
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.signature import checked_public_key, signed, signer_of
@@ -39,8 +39,9 @@ class AuditReport(Report):
     class and shard that was forgotten. also: further folders that were searched. harmless: files there that were left
     out of the verdict, as asked, and of which something would have been said. certificates: by component, as recorded
     and as proven here. newest: the ledger's last entry. unsaved: why ``head`` could not be brought up to date and what
-    to try, a line each; otherwise empty. replayed: rows that an old copy of the store had brought back, forgotten
-    again. notes: what is no failure.
+    to try, a line each; otherwise empty. replayed: rows and components that an old copy of the store had brought
+    back, forgotten again. imported_again: components that were forgotten here, and imported again since. notes: what is
+    no failure.
     """
 
     store: Path
@@ -57,6 +58,7 @@ class AuditReport(Report):
     unsaved: list[str] = field(default_factory=list)
     replayed: int = 0
     harmless: int = 0
+    imported_again: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -116,7 +118,7 @@ def audit(
     if (strict or harmless) and not folders:
         raise RecipeError(
             f"{'strict is' if strict else 'exceptions are'} for what other folders hold, and none is named",
-            do="name some: also, or --also FOLDER",
+            do="name one: --also FOLDER",
         )
     if signing_key is not None and not replay:
         raise RecipeError(
@@ -138,6 +140,7 @@ def audit(
         keys = TombstoneKeys(store)
         check_kept_keys(store, keys, folders, to)
         check_names(store, to)
+        again = check_withdrawn(store, to)
         certificates = check_models(store, progress, to)
         left_out = check_folders(store, keys, folders, to, strict, harmless)
         unsaved: list[str] = []
@@ -160,6 +163,7 @@ def audit(
             unsaved=unsaved,
             replayed=replayed,
             harmless=left_out,
+            imported_again=again,
             notes=[*still_missing(store), *subtracted_notes(store), *untrained_notes(store), *to.notes],
         )
 

@@ -33,9 +33,11 @@ from taftcache.cache.write.sweep import OWN
 from taftcache.cache.write.tombstones import decoded_keys
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError, local_path
 from taftcache.model.component import Component
+from taftcache.model.component_file import numbers_digest
 from taftcache.model.description import DESCRIPTION, read_description
+from taftcache.model.members import forgotten_by, imported, withdrawn
 from taftcache.model.saved import CARD, WEIGHTS, under
-from taftcache.names import ROWS_OF, counted, first_few, is_model, told_apart
+from taftcache.names import ROWS_OF, by_receipts, counted, first_few, is_model, told_apart
 from taftcache.privacy.statement import audit_statement
 from taftcache.stages.file_texts import FileTexts, read_texts
 from taftcache.stages.forget.chain import DELETE, FORGOTTEN, KEPT, LEFT, LEFT_DO
@@ -110,7 +112,8 @@ def _check_folder(
         for at, paths in by_folder:
             _add_finding(at, verdict, paths, places[paths[0]], to)
     for kind, paths in noted.items():
-        said = f"{counted(len(paths), 'link' if kind == 'linked' else 'file')} ({_named(paths, folder)}) {NOTES[kind]}"
+        what = "link" if kind == "linked" else "folder" if all(map(os.path.isdir, paths)) else "file"
+        said = f"{counted(len(paths), what)} ({_named(paths, folder)}) {NOTES[kind]}"
         if strict:
             to.found("undecided", str(folder), said)
         else:
@@ -165,6 +168,7 @@ def _checked_claim(path: Path, to: Findings) -> bool:
 
 
 OTHER_STORE = "delete it if it is an old copy; else forget the same samples there: taftcache forget STORE --file FILE"
+OTHER_COMPONENT = "delete it if it is an old copy; else forget them there: taftcache forget STORE --component NAME"
 NOTES = {
     "unsure": "of rows or a state of a store that no receipt here names, as is one from before append: whatever was "
     "made of this store before a request has what was forgotten; delete it, and export it again",
@@ -212,6 +216,7 @@ BY_PATH = _Verdict(
     do="if it is the image itself, delete it, if that should go, too; if it only has that name, leave it out: "
     "--except PATTERN",
 )
+WITHDRAWN = "delete it; if its owner lets you keep it, leave it out: --except PATTERN"
 OLD_SHARD = "delete the shard's folder, with the file of its name beside it"
 LOOK = (
     "look at it: if that is the sample, take it out there, or delete the file; if it means something else, leave the "
@@ -303,10 +308,16 @@ class _Known:
             return KEPT_BY_STORE if is_of_store(file) else KEY_LEFT
         return _Verdict("left") if "present" in states and not is_of_store(file) else FINE
 
-    def is_strange(self, data: bytes) -> bool:
-        """Whether a file is a component whose numbers match no component of the store."""
+    def of_component(self, data: bytes) -> _Verdict:
+        """The verdict on a component: its numbers may match none of the store, or those of one that was forgotten."""
         own = _numbers(data)
-        return own is not None and own not in self._there
+        if own is None or own in self._there:
+            return FINE
+        receipts = forgotten_by(self.store, own)
+        if receipts is None:
+            return UNSURE
+        by = by_receipts(receipts)
+        return _Verdict("found", f"a component with the numbers of one that was forgotten here {by}", do=WITHDRAWN)
 
     def of_model(self, folder: Path) -> _Verdict:
         """The verdict on an exported model that names the store as it is now: it must be the one of that name there."""
@@ -334,20 +345,21 @@ class _Known:
 
     @cached_property
     def _there(self) -> frozenset[str | None]:
+        stayed, _ = withdrawn(self.store)
         found = set[str | None]()
         for name in filter(is_model, self.store.objects()):
             with suppress(StoreError):  # verify has said it
-                found.add(_numbers(self.store.read_object(name)))
+                found |= {_numbers(self.store.read_object(name))} if name not in stayed else set()
         return frozenset(found)
 
 
 def _numbers(data: bytes) -> str | None:
-    """A digest of a component's numbers without its description; None if the bytes are no component."""
+    """The digest of a component's numbers as a store keeps them; None if the bytes are no component."""
     try:
         component = Component.decode(data)
     except FormatError:
         return None
-    return digest(component.delta.numpy().tobytes())
+    return numbers_digest(replace(component, dual=None).encode())
 
 
 def _judged_below(known: _Known, folder: Path, searched: Sequence[str]) -> Iterator[tuple[Path, _Verdict]]:
@@ -415,7 +427,7 @@ def _is_cut_off(names: set[str]) -> bool:
 def _of_store(known: _Known, path: Path) -> tuple[_Verdict, list[str] | None]:
     """What is to be said of another store, and what lies in its folder but its manifests do not name; None if it cannot
     be opened."""
-    unread, strange, kept, strays, held, said = False, False, False, None, set[str](), set[str]()
+    unread, kept, strays, held, said, taken = False, False, None, set[str](), set[str](), list[_Verdict]()
     try:
         with FeatureStore(path, stale=True) as other:
             strays = other.strays()
@@ -429,17 +441,19 @@ def _of_store(known: _Known, path: Path) -> tuple[_Verdict, list[str] | None]:
             said = _said_by(known, other)
             named = other.manifest
             kept = known.keys.state(named.tombstone_key, frozenset(named.tombstones)) == "destroyed"
-            taken = [name for name, ref in other.objects().items() if is_model(name) and ref.meta.get("imported")]
-            strange = any(known.is_strange(other.read_object(name)) for name in taken)
+            taken = [known.of_component(other.read_object(name)) for name in imported(other)]
     except (OSError, TaftcacheError):
         unread = True
     if count := sum(map(known.store.is_forgotten, held)):
         return _Verdict("found", f"a store with rows of forgotten ids: {count}"), strays
     if said:
         return _Verdict("found", f"a store that names forgotten ids: {len(said)}"), strays
-    if kept:
-        return KEPT_BY_STORE, strays
-    return (UNREAD if unread else UNSURE if strange else FINE) if known.before else FINE, strays
+    if not known.before:
+        return KEPT_BY_STORE if kept else FINE, strays
+    if count := sum(verdict.kind == "found" for verdict in taken):
+        text = f"a store with components that were forgotten here: {count}"
+        return _Verdict("found", text, do=OTHER_COMPONENT), strays
+    return KEPT_BY_STORE if kept else UNREAD if unread else UNSURE if UNSURE in taken else FINE, strays
 
 
 def _said_by(known: _Known, other: FeatureStore) -> set[str]:
@@ -496,7 +510,7 @@ def _of_readable(known: _Known, path: Path) -> _Verdict:
     if verdict is None and path.suffix == ONNX:  # of an earlier release, or of a model that must not say it
         return _beside(known, path) or UNREAD
     if verdict is None and "base_digest" in read.about:  # a component that was exported names neither
-        return UNSURE if known.is_strange(path.read_bytes()) else FINE
+        return known.of_component(path.read_bytes())
     if verdict is None:
         return _beside(known, path) or COMMON if named == COMMON or ids or numbers else FINE
     if verdict == FINE and path.name == DESCRIPTION and known.before:

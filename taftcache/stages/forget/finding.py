@@ -10,7 +10,8 @@ from taftcache.names import MEAN, WEIGHTED, typed
 
 UNFINISHED: Final = "unfinished work"
 FindingKind = Literal[
-    "base point", "by-product", "certificate", "class", "damage", "description", "forgotten id", "forgotten row",
+    "base point", "by-product", "certificate", "class", "damage", "description", "forgotten component", "forgotten id",
+    "forgotten row",
     "head", "kept component", "ledger", "leftover file", "privacy statement", "returned rows", "signature",
     "staged row", "stale component", "stale composition", "stale dual", "stale object", "statistics", "teacher",
     "tombstones", "undecided", "unfinished work",

@@ -262,6 +262,7 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
         notes=[
             *_notes(store, plan),
             *_private(store, plan),
+            *_twins(store, plan),
             *_unlearned(store, plan, dry_run=True),
             *_one_class(plan, len(store.classes) - len(plan.request.classes), "would be left"),
             *_none_left(store, plan, there=objects, dry_run=True),
@@ -323,6 +324,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         bytes=size,
         notes=[
             *notes,
+            *_twins(store, plan),
             *_unlearned(store, plan),
             *_one_class(plan, len(store.classes), "is left"),
             *_none_left(store, plan, there=there),
@@ -431,6 +433,17 @@ def _imported(store: FeatureStore, plan: ForgetPlan) -> list[str]:
     """A note on components from elsewhere, which nobody here can solve again."""
     there = [name for name in imported(store) if name not in plan.destroyed]
     return [f"{STAYS}: {', '.join(there)}"] if there else []
+
+
+def _twins(store: FeatureStore, plan: ForgetPlan) -> list[str]:
+    """A note on components that stay with the numbers of one that leaves; the receipt does not need their names."""
+    if not (stay := [name for name in plan.request.twins if name not in plan.destroyed]):
+        return []
+    options = " ".join(f"--component {shard_of(name)}" for name in stay)
+    return [
+        f"with the same numbers as what leaves, so that audits fail until it leaves, too: {', '.join(stay)}; next: "
+        f"taftcache forget {typed(store.path)} {options}"
+    ]
 
 
 def _unsearched(plan: ForgetPlan) -> list[str]:

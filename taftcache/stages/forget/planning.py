@@ -149,7 +149,7 @@ def _due(
         HEAD: trained,
         MEAN: bool(members) and (sums or MEAN in held),
         WEIGHTED: bool(summed) and (sums or WEIGHTED in held),
-        EXACT: bool(members) and ((trained and mode != "subtract") or EXACT in held),
+        EXACT: (trained and mode != "subtract") or EXACT in held,  # of rows alone: the last member may have left
     }
     return [name for name, is_wanted in wanted.items() if is_wanted]
 

@@ -22,6 +22,7 @@ from taftcache.cache.read.nearest import by_ending, in_another_form
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, several_texts
+from taftcache.model.members import withdrawn
 from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.completeness import is_from_export
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
@@ -175,7 +176,8 @@ class ReceiptsReport(Report):
     an id that is "unknown", nobody can tell whether one of them forgot it.
     samples: an answer for each id that was asked about, in the same order. perhaps: receipts that may be about one of
     them, since they keep only a digest of their ids. from_export: whether the rows came from the
-    export of another store: what that had forgotten is not known here.
+    export of another store: what that had forgotten is not known here. imported_again: the receipts that forgot a
+    component which was imported again since, by its present name; empty if ids were asked about.
     """
 
     store: Path
@@ -185,6 +187,7 @@ class ReceiptsReport(Report):
     samples: list[Answer]
     perhaps: list[Receipt]
     from_export: bool = False
+    imported_again: dict[str, list[int]] = field(default_factory=dict)
 
 
 class _Ids(msgspec.Struct, frozen=True):
@@ -267,6 +270,10 @@ def receipts(store: Place, samples: Sequence[str] = ()) -> ReceiptsReport:
     answers = _answers(store, samples, [s for s in said if s.seq > destroyed]) if samples else []
     named = {seq for answer in answers for seq in answer.receipts}
     perhaps = {seq for answer in answers for seq in answer.perhaps} - named
+    again = dict[str, list[int]]()
+    if not samples:
+        with suppress(StoreError):  # a key that cannot be read: without ids, the receipts need none
+            again = withdrawn(store)[1]
     return ReceiptsReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -275,6 +282,7 @@ def receipts(store: Place, samples: Sequence[str] = ()) -> ReceiptsReport:
         samples=answers,
         perhaps=[one for _, one in read if one is not None and one.seq in perhaps],
         from_export=is_from_export(store),
+        imported_again=again,
     )
 
 

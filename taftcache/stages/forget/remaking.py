@@ -57,10 +57,10 @@ class _Remaining:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sums:
-    """Compositions by name; the mean of all members, whether or not it is kept; and the members' digests."""
+    """Compositions by name; the mean of all members, whether or not it is kept, if there are any; and their digests."""
 
     made: dict[str, Component]
-    mean: Component
+    mean: Component | None
     digests: dict[str, str]
 
 
@@ -125,7 +125,8 @@ def _compose(rows: _Remaining, plan: ForgetPlan, made: Mapping[str, Component]) 
         some = parts.of(plan.summed)
         weights = weights_of(plan.weights, member_rows(plan.weights, some.metas(), rows.shards, base.config.classes))
         sums[WEIGHTED] = composed(some, {name: digests[name] for name in some}, base, proof, weights)
-    return _Sums(made=sums, mean=sums.get(MEAN) or composed(parts, digests, base, proof), digests=digests)
+    mean = sums.get(MEAN) or (composed(parts, digests, base, proof) if plan.members else None)
+    return _Sums(made=sums, mean=mean, digests=digests)
 
 
 def _warm(rows: _Remaining, plan: ForgetPlan, progress: Progress) -> Warm | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -18,9 +18,8 @@ import numpy as np
 from taftcache.backbone.still_there import folders
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import DataError, RecipeError, StoreError, TaftcacheError, UnknownName, UnknownSample
-from taftcache.model.component_file import numbers_digest
-from taftcache.model.members import imported
+from taftcache.errors import DataError, RecipeError, TaftcacheError, UnknownName, UnknownSample
+from taftcache.model.members import imported, numbers_of, twins
 from taftcache.names import CLASS, COMPONENT, HELD_OUT, NUMBERS, SHARD, component_of, counted, shard_of, typed
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import every_sample, folder_of, no_class
@@ -41,7 +40,8 @@ class Request:
     many skipped samples stay because nothing says whether they belong to a class that was named. ``copies`` are the ids
     of rows that stay and hold the very bytes of rows that leave, ``copies_taken`` those that were not named, but leave,
     too. ``unsearched`` shards are damaged, so that copies in them were not looked for. ``matched`` has the ids that
-    each pattern named. ``unlearned`` are classes of which every training row leaves, with the number of held-out rows
+    each pattern named. ``twins`` are imported components that stay and have the numbers of one that leaves.
+    ``unlearned`` are classes of which every training row leaves, with the number of held-out rows
     that keep them in the list of classes.
     """
 
@@ -58,6 +58,7 @@ class Request:
     unsearched: list[str] = field(default_factory=list)
     matched: dict[str, list[str]] = field(default_factory=dict)
     components: list[str] = field(default_factory=list)
+    twins: list[str] = field(default_factory=list)
     unlearned: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -211,8 +212,11 @@ def requested(
     progress: Progress,
 ) -> Request:
     """What `resolve_request` finds for the names, the ids that match patterns and the components, and the copies of
-    those rows that stay; if ``with_copies``, they leave, too."""
+    those rows and components that stay; if ``with_copies``, they leave, too."""
     leaving, already = _imported(store, components)
+    same = twins(store, leaving) if leaving else []
+    if with_copies:
+        leaving, same = [*leaving, *same], []
     matched = _matched(store, matching)
     samples = [*samples, *(i for ids in matched.values() for i in ids)]
     request = resolve_request(store, samples, shards, classes)
@@ -227,17 +231,14 @@ def requested(
         unsearched=unsearched,
         matched=matched,
         components=leaving,
-        asked=[*request.asked, *(COMPONENT + shard_of(name) for name in leaving), *_numbers(store, leaving)],
+        twins=same,
+        asked=[
+            *request.asked,
+            *(COMPONENT + shard_of(name) for name in leaving),
+            *(NUMBERS + own for own in numbers_of(store, leaving).values()),  # their file may come again
+        ],
         already=[*request.already, *already],
     )
-
-
-def _numbers(store: FeatureStore, components: Sequence[str]) -> Iterator[str]:
-    """The digests of components' numbers in the form that tombstones have them: their file may come again, under any
-    name. A damaged one is as unknown as its name is known."""
-    for name in components:
-        with suppress(StoreError):
-            yield NUMBERS + numbers_digest(store.read_object(name))
 
 
 def _imported(store: FeatureStore, names: Sequence[str]) -> tuple[list[str], list[str]]:

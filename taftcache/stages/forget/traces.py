@@ -22,7 +22,8 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import mean_token_norm, token_norm_sum
 from taftcache.cache.write.sweep import TRANSACTION
 from taftcache.errors import FormatError, StoreError
-from taftcache.names import CLASS, counted, is_from_macos, typed
+from taftcache.model.members import withdrawn
+from taftcache.names import CLASS, COMPONENT, by_receipts, counted, is_from_macos, shard_of, typed
 from taftcache.stages.file_texts import headers, read_texts
 from taftcache.stages.forget.finding import UNFINISHED, Findings
 from taftcache.stages.progress import Progress, noting
@@ -123,6 +124,21 @@ def check_names(store: FeatureStore, to: Findings) -> None:
         found = {i for i in texts_in(value) if not isinstance(i, Number) and is_forgotten(i)}
         if not all(map(is_own_word, found)):
             to.found("forgotten id", where, "a forgotten id stands there in plain text")
+
+
+def check_withdrawn(store: FeatureStore, to: Findings) -> list[str]:
+    """Find components with the numbers of one that was forgotten under another name. Returns those that were imported
+    again since, whose owners may have changed their mind: a note names them."""
+    stayed, again = withdrawn(store)
+    back = {name.removeprefix(COMPONENT) for name in store.returned()}  # `check_beside` reports these
+    for name, receipts in (stayed | again).items():
+        forgot = f"its numbers are those of a component that was forgotten here {by_receipts(receipts)}"
+        out = f"taftcache forget {typed(store.path)} --component {shard_of(name)}"
+        if name in stayed and shard_of(name) not in back:
+            to.found("forgotten component", name, forgot, f"{out}; or, if it may stay, import its file again")
+        elif name in again:
+            to.notes.append(f"{name}: {forgot}, and it was imported again since; if that was not meant: {out}")
+    return [*again]
 
 
 def texts_of(store: FeatureStore) -> Iterator[tuple[str, Any]]:

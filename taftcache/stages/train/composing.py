@@ -12,7 +12,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
-from taftcache.model.members import imported, subtracted
+from taftcache.model.members import imported, numbers_of, subtracted
 from taftcache.model.meta import Coefficient, meta_of
 from taftcache.model.outdated import OUTDATED, composition_key, stale_parts
 from taftcache.names import (
@@ -172,6 +172,7 @@ def _report(
             *(_uncounted_notes(store, asked.weights, members) if model == WEIGHTED else []),
             *([f"composed as they are, though {OUTDATED}: {', '.join(stale)}; next: {again}"] if stale else []),
             *_unpromised_notes(objects),
+            *_twin_notes(store, list(summed["coefficients"])),
             *_unlike_notes(store, settings, list(summed["coefficients"])),
             *untrained_notes(store),
             *(unfinished({EXACT: said}) if EXACT in objects else []),
@@ -215,6 +216,18 @@ def _unpromised_notes(objects: Mapping[str, ObjectRef]) -> list[str]:
             why = f"{first_few(plain)} made without" if plain else "its members promise of unlike neighbours"
             notes.append(f"{name} promises no privacy and has no epsilon, beside private members: {why}")
     return notes
+
+
+def _twin_notes(store: FeatureStore, members: Sequence[str]) -> list[str]:
+    """A note for each component that was imported under two names, or beside the shard that it is of."""
+    foreign, alike = {*imported(store)}, dict[str, list[str]]()
+    for name, numbers in numbers_of(store, members if foreign else ()).items():
+        alike.setdefault(numbers, []).append(name)
+    return [
+        f"the same component under {len(names)} names, so that its rows count as often: {', '.join(names)}"
+        for names in alike.values()
+        if len(names) > 1 and not foreign.isdisjoint(names)
+    ]
 
 
 def _unlike_notes(store: FeatureStore, settings: Settings, members: Sequence[str]) -> list[str]:

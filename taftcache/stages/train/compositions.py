@@ -118,18 +118,19 @@ def remaining_weights(recipe: Recipe, members: Sequence[str]) -> Weights:
 def solve_exact(
     settings: Settings,
     shards: Sequence[Shard],
-    mean: Component,
+    mean: Component | None,
     digests: Mapping[str, str],
     progress: Progress,
     operator: Callable[..., TangentOperator] | None = None,
     choice: RidgeChoice | None = None,
     goal: Goal | None = None,
 ) -> Component:
-    """The optimum over all rows, from the mean of the components or from zero: it depends on rows and settings only.
+    """The optimum over all rows, from the mean of the components or, as where there are none, from zero: it depends on
+    rows and settings only.
 
     ``choice``: how λ was chosen from these rows, if it already was. ``goal``: of the solve, by default the settings'.
     """
-    start = mean.delta if settings.takes_start(shards, settings.train) else None
+    start = mean.delta if mean is not None and settings.takes_start(shards, settings.train) else None
     options = SolveOptions(start=start, keep_dual=True, operator=operator or TangentOperator, choice=choice, goal=goal)
     exact = solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
     describe_exact(exact, settings, shards, mean, digests, start="zero" if start is None else MEAN)
@@ -140,16 +141,14 @@ def describe_exact(
     exact: Component,
     settings: Settings,
     shards: Sequence[Shard],
-    mean: Component,
+    mean: Component | None,
     digests: Mapping[str, str],
     start: str,
 ) -> None:
     """Add to ``meta`` what only the exact model says of itself: its key, its start, its distance from the mean."""
-    exact.meta.update(
-        key=settings.keys.exact(shards, digests),
-        start=start,
-        from_mean=(exact.delta - mean.delta).norm().item(),
-    )
+    exact.meta.update(key=settings.keys.exact(shards, digests), start=start)
+    if mean is not None:
+        exact.meta["from_mean"] = (exact.delta - mean.delta).norm().item()
 
 
 def proof_rows(rows: Shard | None, base: Base, gone: Collection[str] = ()) -> RowSource:
