@@ -205,6 +205,31 @@ def test_a_mean_leaves_with_the_number_of_its_members_rows(store, tmp_path):
             assert opened.objects()[f"components/their-{name}"].meta["rows"] == rows
 
 
+@pytest.mark.law("Of a sum, neither its members' names nor their shares or digests leave")
+def test_what_leaves_with_a_sum_says_nothing_of_single_members(store, parcel, tmp_path):
+    """Partners were named, and with the rows in all, a share gave theirs."""
+    with open_store(store) as opened:
+        taftcache.import_component(opened, parcel, "berlin")
+        taftcache.compose(opened, asking(opened, mode="weighted", weights="rows"))
+        member = opened.objects()["components/berlin"].digest
+        share = component(opened, "models/weighted").meta["coefficients"]["components/berlin"]
+        taftcache.export_component(opened, "models/weighted", tmp_path / "sum.safetensors")
+        taftcache.export_model(opened, tmp_path / "model")
+        problem = f"(loss rsl, λ = {opened.manifest.recipe['objective']['ridge']:g})"
+    files = [tmp_path / "sum.safetensors", *(file for file in (tmp_path / "model").rglob("*") if file.is_file())]
+    for file in files:
+        assert not any(said.encode() in file.read_bytes() for said in ("berlin", member, str(share))), file
+    said = " ".join((tmp_path / "model" / "README.md").read_text("utf-8").split())
+    solved = f"2 of them each the minimiser of its own shard's convex problem {problem}"
+    elsewhere = "1 of them imported from another store, and trained in a way that is not known here"
+    assert f"a weighted sum of 3 components: {solved}; {elsewhere}. It is no minimiser" in said
+    assert "Composed of 3 components, 2 of them with a certificate in the store; the sum has no ε." in said
+    taftcache.save_model(taftcache.open_model(tmp_path / "model"), tmp_path / "again", name="models/weighted")
+    again = " ".join((tmp_path / "again" / "README.md").read_text("utf-8").split())
+    assert "is a weighted sum of components, and how they were trained is not known here. It is no" in again
+    assert "Composed of components: it has no certificate and no ε." in again
+
+
 @pytest.mark.parametrize("said", [None, 0, -3])
 def test_a_component_that_does_not_say_how_many_rows_it_has_is_not_weighed_by_them(store, parcel, tmp_path, said):
     given = Component.decode(parcel.read_bytes())
