@@ -101,11 +101,11 @@ class Component:
             FormatError: not a component, or over parameters that ``within`` does not have.
         """
         try:
+            tensors = load(data)  # first, for its errors say what is wrong with a file of another kind
             size = int.from_bytes(data[:8], "little")
             described = json.loads(data[8 : 8 + size])
             header = header_of(described["__metadata__"][KEY])
             check_dtypes({name: said["dtype"] for name, said in described.items() if name != "__metadata__"})
-            tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise no_component(error) from error
         dual = tensors.pop(DUAL, None)

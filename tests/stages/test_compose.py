@@ -301,7 +301,7 @@ def test_an_import_says_what_it_replaces_and_what_a_component_may_be_called(stor
 
     other = parcel.with_name("siteB_001.safetensors")
     given = Component.decode(parcel.read_bytes())
-    other.write_bytes(replace(given, delta=2 * given.delta).encode())
+    other.write_bytes(replace(given, delta=-given.delta).encode())
     assert "got: 'siteB_001' try: rename it, to siteb-001 say" in told(other)
     first = told(parcel, "--name", "siteb-001")
     assert "in place of" not in first
@@ -422,6 +422,51 @@ def test_another_base_point_is_refused(finished, store, parcel, tmp_path):
         broken.write_bytes(nan.encode())
         with pytest.raises(CompositionError, match="finite"):
             taftcache.import_component(opened, broken)
+
+
+def rounded(given: Component, dtype: torch.dtype, file: Path) -> Path:
+    """The component as a file in another type, which says what it said."""
+    described = json.dumps({"base_digest": given.base_digest, "meta": given.meta})
+    views = given.layout.views(given.delta.to(dtype))
+    save_file({name: view.clone() for name, view in views.items()}, file, {"taftcache": described})
+    return file
+
+
+@pytest.mark.law("A component whose numbers do not have the norm that it states is refused")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_a_damaged_component_is_refused(store, parcel, dtype):
+    """One exponent bit of a weight, and a sum was wrong without a word; what was merely rounded is taken."""
+    given = Component.decode(parcel.read_bytes())
+    assert taftcache.import_component(store, rounded(given, dtype, parcel.with_name("a")), "elsewhere").changed
+    root = FeatureStore(store).root_digest
+    for factor in (2.0**8, *((0.5, 2) if dtype == torch.float64 else ())):
+        damaged = given.delta.clone()
+        damaged[damaged.abs().argmax()] *= factor
+        file = rounded(replace(given, delta=damaged), dtype, parcel.with_name("b"))
+        with pytest.raises(FormatError, match=r"damaged or was changed.*\n  got: ‖Δw‖ = .*, stated "):
+            taftcache.import_component(store, file, "elsewhere")
+    assert FeatureStore(store).root_digest == root
+
+
+@pytest.mark.parametrize("number", [1e39, -1e100, float("inf"), float("nan")])
+def test_numbers_that_no_model_can_answer_with_are_refused(store, parcel, number):
+    given = Component.decode(parcel.read_bytes())
+    wrong = torch.cat([torch.tensor([number], dtype=torch.float64), given.delta[1:]])
+    parcel.write_bytes(replace(given, delta=wrong, meta={}).encode())
+    with pytest.raises(CompositionError, match="not finite in float32"):
+        taftcache.import_component(store, parcel, "elsewhere")
+
+
+def test_a_norm_is_allowed_its_rounding_and_no_more(store, parcel):
+    """A file that states none is taken as it is."""
+    given = Component.decode(parcel.read_bytes())
+    said, eps = given.meta["norm"], torch.finfo(torch.float64).eps
+    for meta in ({}, {"norm": said * (1 + given.delta.numel() * eps)}):
+        parcel.write_bytes(replace(given, meta=meta).encode())
+        taftcache.import_component(store, parcel, "elsewhere")
+    parcel.write_bytes(replace(given, meta={"norm": said * (1 + 1e-9)}).encode())
+    with pytest.raises(FormatError, match="norm"):
+        taftcache.import_component(store, parcel, "elsewhere")
 
 
 def test_what_a_file_says_of_its_solve_is_not_taken_over(store, parcel):
