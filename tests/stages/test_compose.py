@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -542,6 +543,8 @@ def test_what_a_file_stated_of_its_privacy_is_kept_as_no_more_than_that(store, p
         taftcache.import_component(opened, parcel, "elsewhere")
         (one,) = [m for m in taftcache.inspect(opened).models if m["name"] == "components/elsewhere"]
         assert (one["stated"], "privacy" in one) == ({**said, "tuning": ONE_SETTING}, False)
+        (line,) = re.findall("components/elsewhere .*", CliRunner().invoke(app, ["inspect", str(store)]).output)
+        assert (one["imported"], "imported" in line) == (True, True)
         assert "privacy" not in component(opened, taftcache.compose(opened).model).meta
         away = taftcache.export_component(opened, "elsewhere", parcel.with_name("away.safetensors")).file
         assert "stated" not in taftcache.inspect_component(away).said
