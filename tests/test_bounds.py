@@ -56,7 +56,7 @@ def test_receipts_answers_and_cards_say_no_less_than_was_proven():
     assert "≤ 3.7e-12;" in text
     assert "by 1.5e-02 at least (decisive)" in text
     certificate = CertificateRecord(**FIGURES, relative_gradient=1.12e-9, distance_bound=8.606e-13)
-    assert "gradient 1.2e-09 of" in (card := _made(ComponentMeta(certificate=certificate), 0))
+    assert "gradient 1.2e-09 of" in (card := _made(ComponentMeta(certificate=certificate), {}))
     assert card.endswith("at most 8.7e-13.")
     renewed = RenewedCertificate(
         **FIGURES, relative_gradient=1.12e-9, distance_bound=2.3004e-12, converged=True, passes=1, moved=0.1,

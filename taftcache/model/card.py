@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from taftcache.model.calibration import Calibration
 from taftcache.model.component import public_fields
@@ -39,6 +39,18 @@ LIKELY = [
 ]
 
 
+Part = Literal["solved", "private", "imported", "gone"]
+"""Kinds of a sum's components: solved in the sum's own store, with a certificate, or trained privately there; from
+another store; no longer there."""
+
+_PARTS: dict[Part, str] = {
+    "solved": "each the minimiser of its own shard's convex problem",
+    "private": "trained with differential privacy, by noisy sums over rows",
+    "imported": "imported from another store, and trained in a way that is not known here",
+    "gone": "no longer in the store",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """Top-1 accuracy on ``rows`` held-out rows, with Wilson's interval at ``level``, and what the probabilities are
@@ -57,10 +69,10 @@ class Origin:
 
     name: what the store called it. root_digest: that of the store. rows_of: for a student, teacher -> the digests of
     the shards that it was trained on. dataset: a public dataset's name, never a path.
-    score: how well it does on rows that it was not trained on. private_parts: for a sum without a promise, how many of
-    its components were trained privately. temperature: of its probabilities, softmax(logits / temperature). problems:
-    loss and λ in words -> of how many components, or of the model itself; none of a private one. notes: what was known
-    of the model when it left its store. unlearned: classes of which it had no training row -> their held-out rows.
+    score: how well it does on rows that it was not trained on. parts: of a sum without a promise, its components by
+    kind. temperature: of its probabilities, softmax(logits / temperature). problems: loss and λ in words -> of how many
+    components, or of the model itself; none of a private one. notes: what was known of the model when it left its
+    store. unlearned: classes of which it had no training row -> their held-out rows.
     """
 
     name: str
@@ -68,7 +80,7 @@ class Origin:
     rows_of: Mapping[str, list[str]] = field(default_factory=dict)
     dataset: str | None = None
     score: Score | None = None
-    private_parts: int = 0
+    parts: Mapping[Part, int] = field(default_factory=dict)
     temperature: float | None = None
     problems: Mapping[str, int] = field(default_factory=dict)
     notes: Sequence[str] = ()
@@ -88,13 +100,8 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
     what = f"What was trained, Δw, is the one minimiser of a convex problem{_in_brackets(origin.problems)}."
     if said.privacy is not None:
         what = "What was trained, Δw, comes of noisy sums over the rows."
-    elif origin.private_parts:
-        what = "What was trained, Δw, is a mean, in part of what comes of noisy sums over rows."
-    elif said.members:
-        what = (
-            f"What was trained, Δw, is a weighted sum of {counted(len(said.members), 'component')}, each the minimiser"
-            f" of its own shard's convex problem{_in_brackets(origin.problems)}. It is no minimiser over all rows."
-        )
+    elif said.kind == "composition":
+        what = f"What was trained, Δw, is a weighted sum of {_summed(origin)}. It is no minimiser over all rows."
     elif said.certificate is None:
         what = "What was trained, Δw, came from another store; how it was trained is not known here."
     reset = "re-initialised from a seed" if model.base.spec.reset_block else "at its pre-trained weights"
@@ -114,7 +121,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         *_classes(model, DESCRIPTION),
         *_unlearned(origin),
         *_preprocessed(model.transform.description()),
-        f"- {_made(said, origin.private_parts)}",
+        f"- {_made(said, origin.parts)}",
         *_scored(origin.score),
         *_calibrated(origin),
         *([f"- From a store with root digest `{origin.root_digest[:16]}`."] if origin.root_digest else []),
@@ -166,6 +173,17 @@ def program_card(origin: Origin, model: TangentModel, extras: Mapping[str, str])
         ),
     ]
     return "\n".join([*lines, ""])
+
+
+def _summed(origin: Origin) -> str:
+    """What a sum is made of."""
+    if not origin.parts:
+        return "components, and how they were trained is not known here"
+    said = _PARTS | {"solved": _PARTS["solved"] + _in_brackets(origin.problems)}
+    of = counted(sum(origin.parts.values()), "component")
+    if len(origin.parts) == 1:
+        return f"{of}, {said[next(iter(origin.parts))]}"
+    return f"{of}: " + "; ".join(f"{n} of them {said[part]}" for part, n in origin.parts.items())
 
 
 def _in_brackets(problems: Mapping[str, int]) -> str:
@@ -403,25 +421,28 @@ def _use(native: bool) -> list[str]:
     ]
 
 
-def _made(said: ComponentMeta, private_parts: int) -> str:
+def _made(said: ComponentMeta, parts: Mapping[Part, int]) -> str:
     """How Δw came about, in a sentence."""
     if said.privacy is not None:
-        parts = f" Composed of {counted(len(said.coefficients), 'component')}." if said.coefficients is not None else ""
+        of = f" Composed of {counted(len(said.coefficients), 'component')}." if said.coefficients is not None else ""
         rows = f" Trained on about {counted(said.rows, 'cached sample')}." if said.rows is not None else ""
-        return f"Trained with differential privacy, see below.{rows}{parts}"
+        return f"Trained with differential privacy, see below.{rows}{of}"
     if certificate := said.certificate:
         return (
             f"Trained on {counted(certificate.rows, 'cached sample')};"
             f" gradient {at_most(certificate.relative_gradient)} of its start in float64, so the distance to the one"
             f" optimum is at most {at_most(certificate.distance_bound)}."
         )
-    if not said.members:
+    if said.kind != "composition":
         rows = "" if said.rows is None else f" of {counted(said.rows, 'cached sample')}, as that said"
         return f"Taken in from a file{rows}: it has no certificate and no ε."
-    parts = f"Composed of {counted(len(said.members), 'component')}"
-    if private_parts:
-        return f"{parts}, {private_parts} of them trained with differential privacy; the others promise nothing: no ε."
-    return f"{parts}; each has its certificate in the store."
+    if not parts:
+        return "Composed of components: it has no certificate and no ε."
+    composed = f"Composed of {counted(sum(parts.values()), 'component')}"
+    if parts.keys() == {"solved"}:
+        return f"{composed}; each has its certificate in the store."
+    proven = f", {n} of them with a certificate in the store" if (n := parts.get("solved")) else ""
+    return f"{composed}{proven}; the sum has no ε."
 
 
 def _promise(said: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
 from taftcache.errors import CompositionError, FormatError, StoreError, UnknownName
 from taftcache.model.component_file import KEY, check_dtypes, header_of, no_component
-from taftcache.model.meta import ComponentMeta, meta_of, of_each_class
+from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import PRIVATE, is_model, one_of_trained, typed
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
@@ -31,10 +31,13 @@ DUAL = "taftcache.dual"  # no parameter has this name
 # ``export_component`` adds what another store compares (``stages/train/trained_on.py``), which has a list of its own.
 PUBLIC = (
     "kind", "train", "shards", "rows", "converged", "status", "stats", "convergence", "certificate", "norm",
-    "ridge_choice", "coefficients", "members", "identity_error", "start", "from_mean", PRIVATE,
+    "ridge_choice", "identity_error", "start", "from_mean",
 )  # fmt: skip
+# Not ``coefficients`` and ``members``: they have the names that a store gives its partners, digests of their files and,
+# in shares of rows, how many each has. Nobody needs them elsewhere but to derive the promise of a private sum again,
+# whose members are all of its own store.
 # For a private one, only what its noise and its settings decide; ``rows`` is the number that was released with noise,
-# or may be known. Not ``members``: a member's digest covers its key, which in earlier releases may have the rows' own.
+# or may be known.
 PUBLIC_IF_PRIVATE = ("kind", "train", "shards", "rows", "stats", "norm", "coefficients", PRIVATE)
 PRIVATE_STATS = ("rows_said", "learning_rate")
 
@@ -42,10 +45,7 @@ PRIVATE_STATS = ("rows_said", "learning_rate")
 def public_fields(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a component's ``meta`` that may leave its store: no field that is not listed above."""
     if PRIVATE not in meta:
-        kept = {key: meta[key] for key in PUBLIC if key in meta}
-        if of_each_class(kept.get("coefficients")):
-            del kept["coefficients"]  # each member's share of a class tells how many rows of it a site has
-        return kept
+        return {key: meta[key] for key in PUBLIC if key in meta}
     kept = {key: meta[key] for key in PUBLIC_IF_PRIVATE if key in meta}
     if "stats" in kept:
         kept["stats"] = {key: kept["stats"][key] for key in PRIVATE_STATS if key in kept["stats"]}
@@ -101,11 +101,11 @@ class Component:
             FormatError: not a component, or over parameters that ``within`` does not have.
         """
         try:
+            tensors = load(data)  # first, for its errors say what is wrong with a file of another kind
             size = int.from_bytes(data[:8], "little")
             described = json.loads(data[8 : 8 + size])
             header = header_of(described["__metadata__"][KEY])
             check_dtypes({name: said["dtype"] for name, said in described.items() if name != "__metadata__"})
-            tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise no_component(error) from error
         dual = tensors.pop(DUAL, None)

@@ -54,7 +54,7 @@ def no_component(error: Exception) -> FormatError:
     """The error for what cannot be read as a component, because of ``error``."""
     return FormatError(
         "not a component: no safetensors file that taftcache wrote",
-        got=str(error),
+        got="a file that does not say what it is" if isinstance(error, KeyError | TypeError) else str(error),
         do="name a file that taftcache export-component wrote",
     )
 

@@ -40,7 +40,7 @@ from taftcache.backbone.saved import name_classes, save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.consent import Consent, check_consent
 from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError, local_path
-from taftcache.model.card import Origin, Score, card
+from taftcache.model.card import Origin, Part, Score, card
 from taftcache.model.component import Component, public_fields
 from taftcache.model.description import DESCRIPTION, FORMAT, SAVED, Description, read_description
 from taftcache.model.outdated import OUTDATED
@@ -182,7 +182,7 @@ def save_model(
     root_digest: str = "",
     dataset: str | None = None,
     score: Score | None = None,
-    private_parts: int = 0,
+    parts: Mapping[Part, int] | None = None,
     problems: Mapping[str, int] | None = None,
     notes: Sequence[str] = (),
     unlearned: Mapping[str, int] | None = None,
@@ -198,7 +198,7 @@ def save_model(
         root_digest: that of the store; left out for a private model, because it is a digest of the rows.
         dataset: for the model card: a public dataset's name, never a path.
         score: for the model card: how well the model does on rows that it was not trained on.
-        private_parts: for a sum without a promise: how many of its components were trained privately.
+        parts: for the model card: of a sum without a promise, its components by kind.
         problems: for the model card: loss and λ in words -> of how many components; left out for a private model.
         notes: what is known of the model, such as that it is outdated; left out for a private model.
         unlearned: for the model card: classes of which it had no training row -> their held-out rows; left out for a
@@ -220,7 +220,7 @@ def save_model(
         root_digest="" if private else root_digest,
         dataset=dataset,
         score=score,
-        private_parts=private_parts,
+        parts=parts or {},
         temperature=None if private else model.temperature,
         problems={} if private else problems or {},
         notes=() if private else notes,

@@ -104,7 +104,8 @@ def show_inspect(report: InspectReport) -> None:
         table = plain_table("model", "size", "‖Δw‖", "‖Δw−Δw*‖ ≤", "passes", "ended", "digest")
         for m in report.models:
             c = m.get("certificate")
-            ended = "" if "converged" not in m else "converged" if m["converged"] else "above tolerance"
+            ended = "imported" if m.get("imported") else ""
+            ended = ended if "converged" not in m else "converged" if m["converged"] else "above tolerance"
             table.add_row(
                 m["name"], readable_size(m["bytes"]), f"{m.get('norm', nan):.3g}",
                 at_most(c["distance_bound"]) if c else "", str(m.get("stats", {}).get("passes", "")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -205,6 +206,31 @@ def test_a_mean_leaves_with_the_number_of_its_members_rows(store, tmp_path):
             assert opened.objects()[f"components/their-{name}"].meta["rows"] == rows
 
 
+@pytest.mark.law("Of a sum, neither its members' names nor their shares or digests leave")
+def test_what_leaves_with_a_sum_says_nothing_of_single_members(store, parcel, tmp_path):
+    """Partners were named, and with the rows in all, a share gave theirs."""
+    with open_store(store) as opened:
+        taftcache.import_component(opened, parcel, "berlin")
+        taftcache.compose(opened, asking(opened, mode="weighted", weights="rows"))
+        member = opened.objects()["components/berlin"].digest
+        share = component(opened, "models/weighted").meta["coefficients"]["components/berlin"]
+        taftcache.export_component(opened, "models/weighted", tmp_path / "sum.safetensors")
+        taftcache.export_model(opened, tmp_path / "model")
+        problem = f"(loss rsl, λ = {opened.manifest.recipe['objective']['ridge']:g})"
+    files = [tmp_path / "sum.safetensors", *(file for file in (tmp_path / "model").rglob("*") if file.is_file())]
+    for file in files:
+        assert not any(said.encode() in file.read_bytes() for said in ("berlin", member, str(share))), file
+    said = " ".join((tmp_path / "model" / "README.md").read_text("utf-8").split())
+    solved = f"2 of them each the minimiser of its own shard's convex problem {problem}"
+    elsewhere = "1 of them imported from another store, and trained in a way that is not known here"
+    assert f"a weighted sum of 3 components: {solved}; {elsewhere}. It is no minimiser" in said
+    assert "Composed of 3 components, 2 of them with a certificate in the store; the sum has no ε." in said
+    taftcache.save_model(taftcache.open_model(tmp_path / "model"), tmp_path / "again", name="models/weighted")
+    again = " ".join((tmp_path / "again" / "README.md").read_text("utf-8").split())
+    assert "is a weighted sum of components, and how they were trained is not known here. It is no" in again
+    assert "Composed of components: it has no certificate and no ε." in again
+
+
 @pytest.mark.parametrize("said", [None, 0, -3])
 def test_a_component_that_does_not_say_how_many_rows_it_has_is_not_weighed_by_them(store, parcel, tmp_path, said):
     given = Component.decode(parcel.read_bytes())
@@ -276,7 +302,7 @@ def test_an_import_says_what_it_replaces_and_what_a_component_may_be_called(stor
 
     other = parcel.with_name("siteB_001.safetensors")
     given = Component.decode(parcel.read_bytes())
-    other.write_bytes(replace(given, delta=2 * given.delta).encode())
+    other.write_bytes(replace(given, delta=-given.delta).encode())
     assert "got: 'siteB_001' try: rename it, to siteb-001 say" in told(other)
     first = told(parcel, "--name", "siteb-001")
     assert "in place of" not in first
@@ -401,6 +427,51 @@ def test_another_base_point_is_refused(finished, store, parcel, tmp_path):
             taftcache.import_component(opened, broken)
 
 
+def rounded(given: Component, dtype: torch.dtype, file: Path) -> Path:
+    """The component as a file in another type, which says what it said."""
+    described = json.dumps({"base_digest": given.base_digest, "meta": given.meta})
+    views = given.layout.views(given.delta.to(dtype))
+    save_file({name: view.clone() for name, view in views.items()}, file, {"taftcache": described})
+    return file
+
+
+@pytest.mark.law("A component whose numbers do not have the norm that it states is refused")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_a_damaged_component_is_refused(store, parcel, dtype):
+    """One exponent bit of a weight, and a sum was wrong without a word; what was merely rounded is taken."""
+    given = Component.decode(parcel.read_bytes())
+    assert taftcache.import_component(store, rounded(given, dtype, parcel.with_name("a")), "elsewhere").changed
+    root = FeatureStore(store).root_digest
+    for factor in (2.0**8, *((0.5, 2) if dtype == torch.float64 else ())):
+        damaged = given.delta.clone()
+        damaged[damaged.abs().argmax()] *= factor
+        file = rounded(replace(given, delta=damaged), dtype, parcel.with_name("b"))
+        with pytest.raises(FormatError, match=r"damaged or was changed.*\n  got: ‖Δw‖ = .*, stated "):
+            taftcache.import_component(store, file, "elsewhere")
+    assert FeatureStore(store).root_digest == root
+
+
+@pytest.mark.parametrize("number", [1e39, -1e100, float("inf"), float("nan")])
+def test_numbers_that_no_model_can_answer_with_are_refused(store, parcel, number):
+    given = Component.decode(parcel.read_bytes())
+    wrong = torch.cat([torch.tensor([number], dtype=torch.float64), given.delta[1:]])
+    parcel.write_bytes(replace(given, delta=wrong, meta={}).encode())
+    with pytest.raises(CompositionError, match="not finite in float32"):
+        taftcache.import_component(store, parcel, "elsewhere")
+
+
+def test_a_norm_is_allowed_its_rounding_and_no_more(store, parcel):
+    """A file that states none is taken as it is."""
+    given = Component.decode(parcel.read_bytes())
+    said, eps = given.meta["norm"], torch.finfo(torch.float64).eps
+    for meta in ({}, {"norm": said * (1 + given.delta.numel() * eps)}):
+        parcel.write_bytes(replace(given, meta=meta).encode())
+        taftcache.import_component(store, parcel, "elsewhere")
+    parcel.write_bytes(replace(given, meta={"norm": said * (1 + 1e-9)}).encode())
+    with pytest.raises(FormatError, match="norm"):
+        taftcache.import_component(store, parcel, "elsewhere")
+
+
 def test_what_a_file_says_of_its_solve_is_not_taken_over(store, parcel):
     with open_store(store) as opened:
         taftcache.import_component(opened, parcel, "elsewhere")
@@ -474,6 +545,8 @@ def test_what_a_file_stated_of_its_privacy_is_kept_as_no_more_than_that(store, p
         taftcache.import_component(opened, parcel, "elsewhere")
         (one,) = [m for m in taftcache.inspect(opened).models if m["name"] == "components/elsewhere"]
         assert (one["stated"], "privacy" in one) == ({**said, "tuning": ONE_SETTING}, False)
+        (line,) = re.findall("components/elsewhere .*", CliRunner().invoke(app, ["inspect", str(store)]).output)
+        assert (one["imported"], "imported" in line) == (True, True)
         assert "privacy" not in component(opened, taftcache.compose(opened).model).meta
         away = taftcache.export_component(opened, "elsewhere", parcel.with_name("away.safetensors")).file
         assert "stated" not in taftcache.inspect_component(away).said

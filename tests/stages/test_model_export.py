@@ -59,7 +59,7 @@ def test_a_saved_model_gives_the_same_logits(store, tmp_path):
     assert torch.equal(here(x), there(x))
     assert torch.equal(here.component.delta, there.component.delta)  # of which certificates speak, to the last bit
     assert there.classes == here.classes
-    assert there.component.meta["members"] == here.component.meta["members"]
+    assert there.component.meta["identity_error"] == here.component.meta["identity_error"]
     assert report.files == [
         "README.md", "backbone/config.json", "backbone/model.safetensors", "config.json", "taftcache.json",
         "tangent.safetensors",

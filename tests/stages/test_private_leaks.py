@@ -292,8 +292,10 @@ def test_a_mean_of_private_and_other_components_says_what_it_is(private, tmp_pat
         root = store.root_digest
     assert note in " ".join(CliRunner().invoke(app, ["train", str(private), "--private"]).output.split())
     text = (tmp_path / "mean" / "README.md").read_text(encoding="utf-8")
-    assert "Composed of 4 components, 2 of them trained with differential privacy" in text
-    assert not any(word in text for word in ("minimiser", "certificate", "Held out"))
+    assert "a weighted sum of 4 components: 2 of them trained with differential privacy, by noisy sums over" in text
+    assert "2 of them imported from another store" in text
+    assert "Composed of 4 components; the sum has no ε." in text
+    assert not any(word in text for word in ("each the minimiser", "certificate", "Held out"))
     text = (tmp_path / "away" / "README.md").read_text(encoding="utf-8")
     assert "Taken in from a file" in text
     assert not any(word in text for word in ("minimiser", "Composed of"))

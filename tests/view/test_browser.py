@@ -339,6 +339,24 @@ def test_ticks_of_accuracies_that_hardly_differ(browse, server):
     assert ridges == [f"1e{k:+}" for k in range(-8, 3, 2)]
 
 
+def test_a_sum_and_what_was_imported_are_called_so(browse, server):
+    """A weighted sum was called the mean of the components."""
+
+    def imported(body):
+        by_name = {model["name"]: model for model in body["report"]["models"]}
+        body["report"]["models"] += [
+            {**by_name["models/mean"], "name": "models/weighted", "coefficients": {"a": 0.25, "b": 0.75}},
+            {**by_name["models/mean"], "name": "models/other", "coefficients": 2},
+            {"name": "components/a", "norm": 1.5, "imported": True},
+        ]
+
+    page = changed(browse(), imported=imported).open(server.url + "#training")
+    said = page.tab.eval_on_selector_all("main tbody tr", "(rows) => rows.map((row) => row.lastChild.innerText)")
+    assert "the mean of 3 components" in said
+    sums = ["a weighted sum of 2 components", "a sum of 2 components, each class weighed by its rows"]
+    assert said[-3:] == [*sums, "imported, unproven"]
+
+
 HEADS = {"models/exact": 1e-5}, {"components/000": 1e-3, "components/001": 1e-3, "components/002": 1e-2}
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import stat
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from pathlib import Path
 
 import msgspec
+import torch
+from torch import Tensor
 
 from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import shard_names
@@ -56,6 +59,7 @@ from taftcache.tangent.spec import Train
 
 MAX_BYTES = 16 << 30
 _OF_MODELS = {"models", *(name.removeprefix(MODELS) for name in (HEAD, MEAN, WEIGHTED, EXACT))}
+_AGAIN = "export it again from where it was trained"
 _EXPORTED = "name a file that taftcache export-component wrote"
 NO_COUNT = "it does not say how many rows it was made from, so no sum can weigh it by its rows"
 NO_RECEIPT = (
@@ -150,8 +154,9 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
 
     Raises:
         RecipeError: no such file, or a name that belongs to a shard or a composition, or that the plan has for a
-            shard. FormatError: not a component as taftcache writes it. CompositionError: of other classes or features
-            than the store's, around another base point, of other parameters, or with numbers that are not finite.
+            shard. FormatError: not a component as taftcache writes it, or its numbers have another norm than it states.
+            CompositionError: of other classes or features than the store's, around another base point, of other
+            parameters, or with numbers that are not finite in float32.
     """
     assert isinstance(store, FeatureStore)
     file = local_path(file)
@@ -257,7 +262,7 @@ def _checked(store: FeatureStore, file: Path, given: Component) -> tuple[Trained
 
 def _fitting(file: Path, data: bytes, given: Component, base: Base, train: Train) -> Component:
     """The component with its parameters in the order of the store's; CompositionError if they are others, or around
-    another base point, or not finite."""
+    another base point, or not finite. FormatError if they do not have the norm that it states."""
     if given.base_digest != base.digest:
         raise CompositionError(
             f"{file} was made around another base point than this store's components",
@@ -265,18 +270,25 @@ def _fitting(file: Path, data: bytes, given: Component, base: Base, train: Train
             do="use the same backbone, classes, scaling of vectors and [tangent] section on both sides",
         )
     given = _decoded(file, data, base)
-    if not given.delta.norm().isfinite():
-        raise CompositionError(
-            f"cannot import {file}: its numbers have no finite norm",
-            got="NaN, infinity, or numbers whose squares float64 cannot hold",
-            do="export it again from where it was trained",
-        )
     if given.layout != base.trained(train):  # else compose and forget would fail
         raise CompositionError(
             f"{file} has other parameters than this store's components",
             got=f"{counted(len(given.layout.shapes), 'tensor')}; tangent.train = {train!r} has "
             f"{len(base.trained(train).shapes)}",
             do="use the same [tangent] section on both sides",
+        )
+    if not (largest := given.delta.abs().max().item()) <= torch.finfo(torch.float32).max:
+        raise CompositionError(
+            f"cannot import {file}: it has numbers that are not finite in float32, in which models answer",
+            got=f"{largest:.3g}",
+            do=_AGAIN,
+        )
+    norm, stated = given.delta.norm().item(), given.record.norm
+    if stated is not None and not abs(norm - stated) <= _norm_rounding(given.delta, norm):
+        raise FormatError(
+            f"cannot import {file}: it is damaged or was changed, for its numbers do not have the norm that it states",
+            got=f"‖Δw‖ = {norm:.6g}, stated {stated:.6g}",
+            do=_AGAIN,
         )
     return given
 
@@ -293,6 +305,20 @@ def _composing(store: FeatureStore, name: str) -> tuple[str, list[str]]:
         f"how many rows{each} {shard_of(name)} came from; next: {command}, or give each component a coefficient "
         "(--weight NAME=COEFFICIENT)"
     ]
+
+
+def _norm_rounding(delta: Tensor, norm: float) -> float:
+    """How far the ``norm`` of Δw [n] may be from one that was taken in another order, and before the numbers were
+    rounded to the coarsest type that holds them.
+
+    With u = eps/2 of float64, a sum of n squares is off by n u of it in any order, its root by half of that and u more:
+    both norms by (n + 2) u. A square may be lost if it is below the least normal number (tiny). A type's rounding moves
+    a number by u of its own, or by its own tiny. eps in place of u leaves room for higher orders.
+    """
+    coarse = (torch.bfloat16, torch.float16, torch.float32)
+    held = next((dtype for dtype in coarse if torch.equal(delta, delta.to(dtype).double())), torch.float64)
+    n, double, own = delta.numel(), torch.finfo(torch.float64), torch.finfo(held)
+    return ((n + 2) * double.eps + own.eps) * norm + sqrt(n) * (sqrt(double.tiny) + own.tiny)
 
 
 def _withdrawn(store: FeatureStore, name: str, receipts: list[int]) -> str:

@@ -14,7 +14,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import BackboneError, RecipeError, local_path
-from taftcache.model.card import program_card
+from taftcache.model.card import Part, program_card
 from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, may_replace, open_model, origin_of, save_model
 from taftcache.model.hub import push_model
@@ -194,9 +194,9 @@ def _export_model(
     writable(folder, folder=True, again=again)
     loaded = TangentModel.read(store, model, "cpu", consent)
     check_claim(store, model, loaded.component.meta)
+    parts = _parts(store, model)
     private = {name for name, ref in store.objects().items() if PRIVATE in ref.meta}
-    parts = 0 if model in private else len(private & {*(loaded.component.record.coefficients or {})})
-    score = None if parts or model in private else held_out_score(store, model, consent)
+    score = None if "private" in parts or model in private else held_out_score(store, model, consent)
     if score is not None and score.calibration is not None:
         loaded.temperature = score.calibration.temperature
     notes = outdated_notes(store, settings_of(store).keys, model)
@@ -209,7 +209,7 @@ def _export_model(
             root_digest=root,
             dataset=_public_dataset(store),
             score=score,
-            private_parts=parts,
+            parts=parts,
             problems=_problems(store, model),
             notes=[OUTDATED] if notes else [],
             unlearned=_unlearned(store, model),
@@ -223,6 +223,19 @@ def _export_model(
 def _report(store: Path, root_digest: str, model: str, folder: Path, files: list[str]) -> ExportModelReport:
     size = sum((folder / file).stat().st_size for file in files)
     return ExportModelReport(store=store, root_digest=root_digest, model=model, folder=folder, files=files, bytes=size)
+
+
+def _parts(store: FeatureStore, model: str) -> Counter[Part]:
+    """The components of a sum by kind; none if it is no sum."""
+    objects = store.objects()
+
+    def kind(name: str) -> Part:
+        if name not in objects:
+            return "gone"
+        meta = objects[name].meta
+        return "private" if PRIVATE in meta else "imported" if meta.get("imported") else "solved"
+
+    return Counter(kind(name) for name in objects[model].meta.get("coefficients", ()))
 
 
 def _problems(store: FeatureStore, model: str) -> dict[str, int]:

@@ -42,9 +42,18 @@ export function trainingView(main) {
 
 const proved = (of) => (m) => (m.certificate ? atMost(m.certificate[of], 2).toExponential(1) : "–");
 
+// What a sum is, from its coefficients by component, or from the number of its components if each class has its own.
+function summed(parts) {
+  if (typeof parts === "number") return `a sum of ${counted(parts, "component")}, each class weighed by its rows`;
+  const each = Object.values(parts),
+    what = new Set(each).size > 1 ? "a weighted sum" : "the mean";
+  return `${what} of ${counted(each.length, "component")}`;
+}
+
 function ending(m) {
   if (m.promise) return m.promise;
-  if (m.converged === undefined) return m.coefficients ? "the mean of the components" : "from elsewhere, unproven";
+  if (m.coefficients) return summed(m.coefficients);
+  if (m.imported) return "imported, unproven";
   return h("span", { class: m.converged ? "good" : "bad" }, m.converged ? "converged" : m.status);
 }
 

@@ -11,7 +11,10 @@ from taftcache.model.component_file import read_header
 from taftcache.model.meta import checked
 from taftcache.stages.report import Report
 
-UNPROVEN = "this is what the file says of itself, and nothing was checked: taftcache audit proves it where its rows are"
+UNPROVEN = (
+    "this is what the file says of itself, and nothing was checked: import-component holds its numbers against its "
+    "norm, and taftcache audit proves the rest where its rows are"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

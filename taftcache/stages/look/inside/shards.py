@@ -25,6 +25,7 @@ LISTED = (
     "base_digest",
     "norm",
     "rows",
+    "imported",
     "converged",
     "status",
     "certificate",
