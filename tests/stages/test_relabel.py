@@ -12,7 +12,7 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, IdentityError, StoreError
+from taftcache.errors import DataError, IdentityError, StoreError, UnreadableImage
 from taftcache.names import EXACT, MEAN, WEIGHTED
 from taftcache.stages.progress import Silent
 from taftcache.terminal.pipeline import show_append, show_run
@@ -39,9 +39,9 @@ def listed(place: Path, labels: dict[str, str]) -> Path:
     return write(place, {"path": list(labels), "label": list(labels.values())})
 
 
-def asked(path: Path, table: Path, images: Path, **sections):
-    data = {"source": "table", "train": str(table), "image_key": "path", "label_key": "label", "root": str(images)}
-    return recipe(path, data=data, **sections)
+def asked(path: Path, table: Path, images: Path, unreadable: str = "stop", **sections):
+    columns = {"image_key": "path", "label_key": "label", "root": str(images), "unreadable": unreadable}
+    return recipe(path, data={"source": "table", "train": str(table), **columns}, **sections)
 
 
 def corrected(labels: dict[str, str], every: int = 4) -> dict[str, str]:
@@ -253,6 +253,25 @@ def test_a_refused_model_leaves_the_labels_as_they_were(tmp_path, images, monkey
     with pytest.raises(StoreError, match="no such model"):
         taftcache.append(made, relabel=True)
     assert tree(tmp_path / "store") == before
+
+
+@pytest.mark.law("A command that is refused leaves the store's root digest and files as they were")
+def test_labels_stay_where_a_new_image_does_not_decode(tmp_path, images):
+    """They were committed, and models outdated, before any image was looked at."""
+    source, table = shutil.copytree(images, tmp_path / "images"), tmp_path / "labels.csv"
+    labels = labels_of(images)
+    made = asked(tmp_path / "store", listed(table, labels), source)
+    taftcache.extract(made)
+    before = tree(tmp_path / "store")
+    (source / "1" / "zzz.png").write_bytes(b"no image")
+    listed(table, corrected(labels) | {"1/zzz.png": "1"})
+    for dry_run in (False, True):
+        with pytest.raises(UnreadableImage, match="zzz"):
+            taftcache.append(made, relabel=True, dry_run=dry_run)
+        assert tree(tmp_path / "store") == before
+    skipping = asked(tmp_path / "store", table, source, unreadable="skip")
+    report = taftcache.append(skipping, relabel=True)
+    assert (sum(report.relabelled.values()), report.skipped_ids) == (10, ["1/zzz.png"])
 
 
 def test_what_corrected_labels_leave_behind_is_said(tmp_path, images):
