@@ -115,6 +115,23 @@ class InterruptingOnceStaged(Interrupting):
             time.sleep(0.01)
 
 
+def test_corrections_and_new_images_may_all_be_of_one_class(tmp_path, images):
+    """They were refused, with the advice to add a class, whatever classes the store has."""
+    labels = labels_of(images)
+    some = list(labels)[:8]
+    held = {i: labels[i] for i in labels if i not in some[:4]}
+    taftcache.extract(asked(tmp_path / "store", listed(tmp_path / "labels.csv", held), images))
+    table = listed(tmp_path / "one.csv", dict.fromkeys(some, "2"))
+    with pytest.raises(DataError, match=r"one\.csv has fewer than two classes"):
+        taftcache.extract(asked(tmp_path / "new", table, images))
+    one = asked(tmp_path / "store", table, images)
+    assert sum(taftcache.append(one).added.values()) == 4
+    assert sum(taftcache.append(one, relabel=True).relabelled.values()) == sum(labels[i] != "2" for i in some[4:])
+    listed(table, dict.fromkeys(some, "bird"))
+    with pytest.raises(DataError, match="8 samples of 1 class that"):
+        taftcache.append(one, relabel=True)
+
+
 def test_rows_on_their_way_do_not_bring_the_old_labels_back(tmp_path, images, monkeypatch):
     """A killed append leaves old rows, with their labels, in its journal."""
     monkeypatch.setattr("taftcache.stages.extract.frozen.default_batch", lambda cut: 2)
