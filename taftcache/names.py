@@ -29,6 +29,7 @@ ROWS_OF = "rows of"  # the key under which a student's files name what it was tr
 META = "taftcache"  # the one key of the metadata of its weights, in which that stands
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
 STATED = "stated"  # the key of what an imported component's file stated of its privacy, which nothing here checks
+BUDGET_ALLOWS = "as far as the privacy budget allows that"
 ONE_SETTING = "one setting was tried; how it was chosen is not known here"  # a tuning that adds nothing to ε
 BY_HELD_OUT = "by accuracy on held-out rows"  # how one of several learning rates was chosen
 INTERRUPTED_KEY = "interrupted"  # in place of a component's key: no key equals it, so the next run solves again

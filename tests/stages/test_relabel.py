@@ -13,6 +13,7 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, StoreError, UnreadableImage
+from taftcache.model.outdated import OUTDATED
 from taftcache.names import EXACT, MEAN, WEIGHTED
 from taftcache.stages.progress import Silent
 from taftcache.terminal.pipeline import show_append, show_run
@@ -301,13 +302,61 @@ def test_what_corrected_labels_leave_behind_is_said(tmp_path, images):
     listed(table, {i: "1" if label == "2" else label for i, label in labels.items()})
     report = taftcache.append(made, relabel=True)
     assert report.notes == [
-        "of the labels from before, until train --private: components/000, components/001",
+        "of the labels from before, until train --private, as far as the privacy budget allows that: "
+        "components/000, components/001",
         "without a row, though the store keeps the class: 2; forget --class takes it off the list, and closes its name",
     ]
     assert taftcache.verify(tmp_path / "store").faults == []
     assert taftcache.evaluate(tmp_path / "store").rows
     with FeatureStore(tmp_path / "store") as store:
         assert store.classes == ["0", "1", "2"]
+
+
+def test_private_components_of_other_labels_are_named_for_as_long_as_they_are_kept(private):
+    """Only the append said it, and until a training that their budget did not allow."""
+    with open_store(private) as store:
+        shard, wrong = store.shard("000"), store.classes[0]
+        label = next(name for name in store.classes if name != wrong)
+        sample = next(i for i, k in zip(shard.sample_ids, shard.labels, strict=True) if store.classes[k] == label)
+
+    def noted() -> list[list[str]]:
+        audited = taftcache.audit(private)
+        assert audited.findings == []
+        reports = taftcache.inspect(private), taftcache.evaluate(private), audited, taftcache.suspects(private)
+        return [[note for note in report.notes if "rows or labels" in note] for report in reports]
+
+    def relabel(name: str) -> None:
+        with open_store(private) as store, store.transaction() as change:
+            change.correct("000", {sample: store.classes.index(name)})
+
+    assert noted() == [[]] * 4
+    relabel(wrong)
+    said = noted()
+    assert said[0][0].startswith(
+        "private, and made before rows or labels of their shards changed: components/000; kept"
+    )
+    assert said == [said[0]] * 4
+    (named,) = (n for n in taftcache.inspect_shard(private, "000").notes if "rows or labels" in n)
+    assert [named] == said[0]
+    assert not taftcache.inspect_shard(private, "001").notes
+    relabel(label)
+    assert noted() == [[]] * 4
+    relabel(wrong)
+    taftcache.forget(private, [next(i for i in shard.sample_ids if i != sample)])  # nothing says any more which rows
+    assert noted() == said
+
+
+def test_suspects_names_judges_of_other_labels(store):
+    def noted(report) -> list[str]:
+        return [note for note in report.notes if note.startswith(OUTDATED)]
+
+    assert noted(taftcache.suspects(store)) == []
+    with open_store(store) as there, there.transaction() as change:
+        shard = there.shard("000")
+        change.correct("000", {shard.sample_ids[0]: int(shard.labels[0] == 0)})
+    (note,) = noted(taftcache.suspects(store))
+    assert [note] == noted(taftcache.inspect(store))
+    assert "components/000" in note
 
 
 def test_corrected_labels_of_vectors(tmp_path):
