@@ -30,6 +30,7 @@ META = "taftcache"  # the one key of the metadata of its weights, in which that 
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
 AGAIN = "again"  # the key of the last receipt that forgot what an imported component has, when it was taken in again
 STATED = "stated"  # the key of what an imported component's file stated of its privacy, which nothing here checks
+BUDGET_ALLOWS = "as far as the privacy budget allows that"
 ONE_SETTING = "one setting was tried; how it was chosen is not known here"  # a tuning that adds nothing to ε
 BY_HELD_OUT = "by accuracy on held-out rows"  # how one of several learning rates was chosen
 INTERRUPTED_KEY = "interrupted"  # in place of a component's key: no key equals it, so the next run solves again

@@ -231,7 +231,6 @@ def array_source(folder: Path, arrays: dict[str, np.ndarray]) -> ArraySource:
             {"label": ["a", "b", "", "a", "b", ""]},
             r"row 3 of .* has no label\n  got: 2 of 6 rows without one in the column 'label'",
         ),
-        ({"label": ["a"] * 6}, "fewer than two classes"),
         ({"label": ["a", "b", " ", "a", "b", "a"]}, "row 3 of .* has no label"),
         (
             {"label": ["a", "b", " a", "a", "b", "a"]},

@@ -12,7 +12,8 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, IdentityError, StoreError
+from taftcache.errors import DataError, IdentityError, StoreError, UnreadableImage
+from taftcache.model.outdated import OUTDATED
 from taftcache.names import EXACT, MEAN, WEIGHTED
 from taftcache.stages.progress import Silent
 from taftcache.terminal.pipeline import show_append, show_run
@@ -39,9 +40,9 @@ def listed(place: Path, labels: dict[str, str]) -> Path:
     return write(place, {"path": list(labels), "label": list(labels.values())})
 
 
-def asked(path: Path, table: Path, images: Path, **sections):
-    data = {"source": "table", "train": str(table), "image_key": "path", "label_key": "label", "root": str(images)}
-    return recipe(path, data=data, **sections)
+def asked(path: Path, table: Path, images: Path, unreadable: str = "stop", **sections):
+    columns = {"image_key": "path", "label_key": "label", "root": str(images), "unreadable": unreadable}
+    return recipe(path, data={"source": "table", "train": str(table), **columns}, **sections)
 
 
 def corrected(labels: dict[str, str], every: int = 4) -> dict[str, str]:
@@ -113,6 +114,23 @@ class InterruptingOnceStaged(Interrupting):
             if self.staged:
                 raise KeyboardInterrupt
             time.sleep(0.01)
+
+
+def test_corrections_and_new_images_may_all_be_of_one_class(tmp_path, images):
+    """They were refused, with the advice to add a class, whatever classes the store has."""
+    labels = labels_of(images)
+    some = list(labels)[:8]
+    held = {i: labels[i] for i in labels if i not in some[:4]}
+    taftcache.extract(asked(tmp_path / "store", listed(tmp_path / "labels.csv", held), images))
+    table = listed(tmp_path / "one.csv", dict.fromkeys(some, "2"))
+    with pytest.raises(DataError, match=r"one\.csv has fewer than two classes"):
+        taftcache.extract(asked(tmp_path / "new", table, images))
+    one = asked(tmp_path / "store", table, images)
+    assert sum(taftcache.append(one).added.values()) == 4
+    assert sum(taftcache.append(one, relabel=True).relabelled.values()) == sum(labels[i] != "2" for i in some[4:])
+    listed(table, dict.fromkeys(some, "bird"))
+    with pytest.raises(DataError, match="8 samples of 1 class that"):
+        taftcache.append(one, relabel=True)
 
 
 def test_rows_on_their_way_do_not_bring_the_old_labels_back(tmp_path, images, monkeypatch):
@@ -255,6 +273,25 @@ def test_a_refused_model_leaves_the_labels_as_they_were(tmp_path, images, monkey
     assert tree(tmp_path / "store") == before
 
 
+@pytest.mark.law("A command that is refused leaves the store's root digest and files as they were")
+def test_labels_stay_where_a_new_image_does_not_decode(tmp_path, images):
+    """They were committed, and models outdated, before any image was looked at."""
+    source, table = shutil.copytree(images, tmp_path / "images"), tmp_path / "labels.csv"
+    labels = labels_of(images)
+    made = asked(tmp_path / "store", listed(table, labels), source)
+    taftcache.extract(made)
+    before = tree(tmp_path / "store")
+    (source / "1" / "zzz.png").write_bytes(b"no image")
+    listed(table, corrected(labels) | {"1/zzz.png": "1"})
+    for dry_run in (False, True):
+        with pytest.raises(UnreadableImage, match="zzz"):
+            taftcache.append(made, relabel=True, dry_run=dry_run)
+        assert tree(tmp_path / "store") == before
+    skipping = asked(tmp_path / "store", table, source, unreadable="skip")
+    report = taftcache.append(skipping, relabel=True)
+    assert (sum(report.relabelled.values()), report.skipped_ids) == (10, ["1/zzz.png"])
+
+
 def test_what_corrected_labels_leave_behind_is_said(tmp_path, images):
     """A class that lost its rows stays; a private component is of the labels from before."""
     table, labels = tmp_path / "labels.csv", labels_of(images)
@@ -265,13 +302,61 @@ def test_what_corrected_labels_leave_behind_is_said(tmp_path, images):
     listed(table, {i: "1" if label == "2" else label for i, label in labels.items()})
     report = taftcache.append(made, relabel=True)
     assert report.notes == [
-        "of the labels from before, until train --private: components/000, components/001",
+        "of the labels from before, until train --private, as far as the privacy budget allows that: "
+        "components/000, components/001",
         "without a row, though the store keeps the class: 2; forget --class takes it off the list, and closes its name",
     ]
     assert taftcache.verify(tmp_path / "store").faults == []
     assert taftcache.evaluate(tmp_path / "store").rows
     with FeatureStore(tmp_path / "store") as store:
         assert store.classes == ["0", "1", "2"]
+
+
+def test_private_components_of_other_labels_are_named_for_as_long_as_they_are_kept(private):
+    """Only the append said it, and until a training that their budget did not allow."""
+    with open_store(private) as store:
+        shard, wrong = store.shard("000"), store.classes[0]
+        label = next(name for name in store.classes if name != wrong)
+        sample = next(i for i, k in zip(shard.sample_ids, shard.labels, strict=True) if store.classes[k] == label)
+
+    def noted() -> list[list[str]]:
+        audited = taftcache.audit(private)
+        assert audited.findings == []
+        reports = taftcache.inspect(private), taftcache.evaluate(private), audited, taftcache.suspects(private)
+        return [[note for note in report.notes if "rows or labels" in note] for report in reports]
+
+    def relabel(name: str) -> None:
+        with open_store(private) as store, store.transaction() as change:
+            change.correct("000", {sample: store.classes.index(name)})
+
+    assert noted() == [[]] * 4
+    relabel(wrong)
+    said = noted()
+    assert said[0][0].startswith(
+        "private, and made before rows or labels of their shards changed: components/000; kept"
+    )
+    assert said == [said[0]] * 4
+    (named,) = (n for n in taftcache.inspect_shard(private, "000").notes if "rows or labels" in n)
+    assert [named] == said[0]
+    assert not taftcache.inspect_shard(private, "001").notes
+    relabel(label)
+    assert noted() == [[]] * 4
+    relabel(wrong)
+    taftcache.forget(private, [next(i for i in shard.sample_ids if i != sample)])  # nothing says any more which rows
+    assert noted() == said
+
+
+def test_suspects_names_judges_of_other_labels(store):
+    def noted(report) -> list[str]:
+        return [note for note in report.notes if note.startswith(OUTDATED)]
+
+    assert noted(taftcache.suspects(store)) == []
+    with open_store(store) as there, there.transaction() as change:
+        shard = there.shard("000")
+        change.correct("000", {shard.sample_ids[0]: int(shard.labels[0] == 0)})
+    (note,) = noted(taftcache.suspects(store))
+    assert [note] == noted(taftcache.inspect(store))
+    assert "components/000" in note
 
 
 def test_corrected_labels_of_vectors(tmp_path):

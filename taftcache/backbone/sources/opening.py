@@ -12,7 +12,7 @@ from PIL import Image
 
 from taftcache.backbone.files import as_written, expand_path
 from taftcache.backbone.sources.arrays import AskedArrays
-from taftcache.backbone.sources.base import Knows, Source, check_two_classes
+from taftcache.backbone.sources.base import Knows, Source
 from taftcache.backbone.sources.columns import splits_in
 from taftcache.backbone.sources.digits import DigitsSource
 from taftcache.backbone.sources.folder import FolderSource
@@ -52,8 +52,8 @@ def open_source(spec: DataSpec, knows: Knows = None) -> tuple[Source, Source | N
 
     knows: of the store that the images are for. Numbers of rows have as many digits as in the ids that it knows.
 
-    Raises DataError for paths and files that hold no usable images, training images of fewer than two classes,
-    and ids that occur in both; RecipeError for a path with an unset variable, or one place for both.
+    Raises DataError for paths and files that hold no usable images, and ids that occur in both; RecipeError for a path
+    with an unset variable, or one place for both.
     """
     with as_written(spec.train, spec.test, spec.root):
         return _opened(spec, knows)
@@ -74,7 +74,6 @@ def _opened(spec: DataSpec, knows: Knows) -> tuple[Source, Source | None]:
             do="leave test out, and data.held_out keeps a part of train; or name images of their own",
         )
     train = _open(spec, spec.train, spec.train_split, "train/" if spec.test else "", knows)
-    check_two_classes(spec.train, train.classes)
     if not spec.test:
         return _limited(train, spec.limit), None
     test = _open(spec, spec.test, spec.test_split, "test/", knows)

@@ -154,8 +154,7 @@ def growth_of(
     """What becomes of the classes of a store that grows by the samples of ``source``, which has all new classes, and of
     ``test``; the rest as for ``append``.
 
-    ``readable`` says whether a row can be made from a new sample. It may raise: if classes are added, it is called for
-    every new sample before anything is changed.
+    ``readable`` says whether a row can be made from a sample of a new class; it may raise.
 
     Raises:
         ArgumentError: no such way with new classes. RecipeError: the store records a weight for each of its classes.
@@ -167,9 +166,6 @@ def growth_of(
     more = {name for name in {*given.values()} - {*store.classes} if not store.is_forgotten(CLASS + name)}
     new = [i for i, name in given.items() if name in more and not store.is_forgotten(i)]
     added = Counter(given[i] for i in new if (relabel if store.holds(i) else readable(i)))
-    for i, name in given.items() if added else ():
-        if name not in more and not (store.holds(i) or store.is_forgotten(i)):
-            readable(i)
     weights = recorded_recipe(store).objective.class_weights if added else "none"
     if not isinstance(weights, str):
         raise RecipeError(

@@ -197,8 +197,9 @@ def open_images(
     split that is used. ``new_classes`` as for ``append``, None for others; ``forgotten_of`` as for ``extract``.
 
     Raises:
-        DataError: a class that only test images have, and the store at this place neither has nor forgot, unless such
-            images are skipped; or as for ``open_source``.
+        DataError: training images of fewer than two classes, unless they are appended; a class that only test images
+            have, and the store at this place neither has nor forgot, unless such images are skipped; or as for
+            ``open_source``.
     """
     with _known_ids(store, forgotten_of) as knows:
         source, test = open_source(data, knows)
@@ -211,11 +212,12 @@ def open_images(
         unknown -= _known_classes(store, unknown)
         for part, names in zip(sources, empty, strict=True):
             _leave_out(part, names & unknown)
+    if new_classes is None:
+        check_two_classes(str(data.train), source.classes)
     if test is not None and new_classes != "skip":
         _check_learnable(source, test, store, append=new_classes is not None)
     if not unknown:
         return source, test, notes
-    check_two_classes(str(data.train), source.classes)
     if unknown := (unknown & folders).difference(*(part.classes for part in sources)):
         left = counted(len(unknown), "folder")
         notes.append(f"{left} left out, without an image and so no class: {first_few(sorted(unknown))}")

@@ -22,6 +22,7 @@ from taftcache.stages.forget.models import check_models, looser_than_recorded
 from taftcache.stages.forget.pin import Pin, check_pin, move_pin, note_unpinned
 from taftcache.stages.forget.receipts import check_receipts
 from taftcache.stages.forget.traces import check_damage, check_leftovers, check_names, check_withdrawn
+from taftcache.stages.look.seen import kept_notes
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.signature import checked_public_key, signed, signer_of
@@ -164,7 +165,13 @@ def audit(
             replayed=replayed,
             harmless=left_out,
             imported_again=again,
-            notes=[*still_missing(store), *subtracted_notes(store), *untrained_notes(store), *to.notes],
+            notes=[
+                *still_missing(store),
+                *subtracted_notes(store),
+                *untrained_notes(store),
+                *kept_notes(store),
+                *to.notes,
+            ],
         )
 
 

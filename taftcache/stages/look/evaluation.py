@@ -44,6 +44,7 @@ from taftcache.stages.extract.classes import classes_in, unshared_notes
 from taftcache.stages.look.duplicates import Hashes
 from taftcache.stages.look.probe import Probe, is_quick, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
+from taftcache.stages.look.seen import kept_notes
 from taftcache.stages.look.vectors import starts_blank
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
@@ -139,7 +140,7 @@ def evaluate(
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
     models = StoredComponents(store, names, settings.base)
-    notes = [*outdated_notes(store, settings.keys), *subtracted_notes(store)]
+    notes = [*outdated_notes(store, settings.keys), *kept_notes(store), *subtracted_notes(store)]
     trained, held = (classes_in(store, shards) for shards in (store.shards, [rows]))
     notes += [*unshared_notes(store.classes, trained, held, of="row"), *_tuned(models.metas())]
     default = model_of(names)

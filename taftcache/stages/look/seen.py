@@ -11,7 +11,7 @@ from taftcache.cache.format.fault import intact
 from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.store import FeatureStore
 from taftcache.model.meta import meta_of
-from taftcache.names import PRIVATE, is_component, is_model, shard_of
+from taftcache.names import BUDGET_ALLOWS, PRIVATE, is_component, is_model, shard_of
 from taftcache.stages.train.private.records import read_keys
 
 # What a report about rows says if their shard's component is private.
@@ -49,8 +49,8 @@ def private_keys(store: FeatureStore) -> dict[str, str]:
 def _saw_itself(store: FeatureStore, ref: ObjectRef, keys: Mapping[str, str]) -> dict[str, Saw]:
     """``saw`` of what is no sum."""
     said = meta_of(ref.meta)
-    if PRIVATE in ref.meta:  # what its random key stands for is kept beside it
-        said = msgspec.structs.replace(said, key=keys.get(said.key or ""))
+    if PRIVATE in ref.meta:  # what its random key stands for is kept beside it; releases up to 0.1.0 had no such keys
+        said = msgspec.structs.replace(said, key=keys.get(said.key or "", said.key))
     then = dict(zip(said.shards or [], said.row_digests, strict=False))
     now = {shard.name: shard.digest for shard in store.manifest.shards}
     return {name: "yes" if then.get(name) == now[name] else "perhaps" for name in said.shards or [] if name in now}
@@ -59,6 +59,20 @@ def _saw_itself(store: FeatureStore, ref: ObjectRef, keys: Mapping[str, str]) ->
 def private_parts(store: FeatureStore) -> list[str]:
     """Names of components and models that make a promise of privacy."""
     return [name for name, ref in store.objects().items() if is_model(name) and PRIVATE in ref.meta]
+
+
+def kept_notes(store: FeatureStore, model: str | None = None) -> list[str]:
+    """A note on private components, or on the one that is named, whose shards came to have other rows or labels since:
+    they are not outdated, because noise is not drawn anew unasked."""
+    keys = intact(lambda: read_keys(store))
+    if keys is None:  # damaged, so that nothing says what they were made from
+        return []
+    own = {n: ref for n, ref in store.objects().items() if is_component(n) and PRIVATE in ref.meta}
+    old = [n for n, ref in own.items() if model in (None, n) and "perhaps" in _saw_itself(store, ref, keys).values()]
+    return old and [
+        f"private, and made before rows or labels of their shards changed: {', '.join(old)}; kept until "
+        f"taftcache train --private, {BUDGET_ALLOWS}"
+    ]
 
 
 def private_notes(store: FeatureStore) -> list[str]:

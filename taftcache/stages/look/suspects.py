@@ -26,9 +26,10 @@ from taftcache.solve.pair import pose
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.probe import untouched_base
 from taftcache.stages.look.scoring import margins
-from taftcache.stages.look.seen import private_notes, private_parts
+from taftcache.stages.look.seen import kept_notes, private_notes, private_parts
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
+from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import check_head_fits
@@ -59,8 +60,8 @@ class SuspectsReport(Report):
     """The training rows with the smallest margins, smallest first.
 
     method: which model judges a row. rows: how many were judged. disagreeing: how many of them it gives another class.
-    suspects: the rows. notes: on shards with few classes, classes without a judge, or that it may not know, and
-    promises of privacy. The promise of private models does not cover this list.
+    suspects: the rows. notes: on outdated components, shards with few classes, classes without a judge, or that it may
+    not know, and promises of privacy. The promise of private models does not cover this list.
     """
 
     store: Path
@@ -100,7 +101,10 @@ def suspects(store: Place, *, top: int = 20, progress: Progress | bool | None = 
         method, blocks = OTHER_SHARDS, _by_judges(store, settings, judges, progress)
     else:
         method, blocks = _by_head(store, settings, progress)
-    one_sided, unseen = _one_sided(store) if judges is not None else [], _unseen(store, judges is not None)
+    unseen = _unseen(store, judges is not None)
+    of_judges = []
+    if judges is not None:
+        of_judges = [*outdated_notes(store, settings.keys), *kept_notes(store), *_one_sided(store)]
     says, ahead = (np.concatenate(part) for part in zip(*map(_judged, *zip(*blocks, strict=True)), strict=True))
     ids = [
         (name, shard.name, k) for shard in store.shards for name, k in zip(shard.sample_ids, shard.labels, strict=True)
@@ -125,7 +129,7 @@ def suspects(store: Place, *, top: int = 20, progress: Progress | bool | None = 
         rows=len(ids),
         disagreeing=int((says != labels).sum()),
         suspects=listed,
-        notes=[*private_notes(store), *one_sided, *_unseen_note(store, unseen, judges is not None), *unknown],
+        notes=[*private_notes(store), *of_judges, *_unseen_note(store, unseen, judges is not None), *unknown],
     )
 
 

@@ -56,7 +56,8 @@ def append(
         dry_run: say what would be added, and add nothing.
         relabel: give existing rows the classes that the data now has for them. Each shard with such rows is written
             anew, in a commit of its own, with the bytes of one that was extracted with these labels, and what was
-            trained on it becomes outdated. Without ``relabel`` a note counts these rows.
+            trained on it becomes outdated. All new images are decoded before the first of these commits. Without
+            ``relabel`` a note counts these rows.
         new_classes: what to do with images of classes that the store does not have. "refuse": nothing is appended.
             "skip": they are left out, a note says how many, and existing rows keep their labels. "take": a first commit
             adds the classes, writes anew the shards whose labels change with them, and drops all models, because none
@@ -94,10 +95,10 @@ def append(
             moved = moved_rows(store, recipe, (source, test), others, progress) if others or numbered else None
         if moved is not None and (numbered or relabel):
             raise moved
+        readable = partial(images.decodes, stop=recipe.data.unreadable == "stop")
         growth = growth_of(
-            store, source, test, new_shard=new_shard, relabel=relabel, new_classes=new_classes,
-            readable=partial(images.decodes, stop=recipe.data.unreadable == "stop"),
-        )  # fmt: skip
+            store, source, test, new_shard=new_shard, relabel=relabel, new_classes=new_classes, readable=readable
+        )
         out = staying_out(store.is_forgotten, source, test, known=growth.classes)
 
         def origin() -> ImageRows:
@@ -119,6 +120,12 @@ def append(
         # ids of samples that were skipped, and decode now
         mended = {s.id for s in store.manifest.skipped if s.id in images and images.decodes(s.id)}
         plan = plan_append(store, recipe, given, out, growth, mended=mended, relabelled=others if relabel else {})
+        if growth.added or plan.labels:  # whose commits come first, so an image must not be refused after them
+            unasked = [i for shard in plan.shards for i in shard.ids if classes[i] not in growth.added]
+            with progress.task("decode", len(unasked)) as task:
+                for sample in unasked:
+                    readable(sample)
+                    task.advance()
         counts = None if dry_run else carry_out(store, recipe, plan, origin, progress)
         notes += follow_weights(store, recipe) if counts else []
         return append_report(store, plan, counts, begin, notes, away.ids)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from taftcache.backbone.forward.extract import RowCounts
 from taftcache.cache.store import FeatureStore
-from taftcache.names import PRIVATE, component_of, counted, first_few, is_model
+from taftcache.names import BUDGET_ALLOWS, PRIVATE, component_of, counted, first_few, is_model
 from taftcache.stages.completeness import subtracted_among
 from taftcache.stages.extract.forgotten import NOT_THERE, left_out_notes, taking
 from taftcache.stages.extract.growth.planning import AppendPlan, class_notes
@@ -120,7 +120,9 @@ def _label_notes(store: FeatureStore, plan: AppendPlan) -> list[str]:
         return []
     objects, own = store.objects(), [component_of(name) for name in plan.labels]
     private = [name for name in own if name in objects and PRIVATE in objects[name].meta]
-    notes = [f"of the labels from before, until train --private: {', '.join(private)}"] if private else []
+    notes = (
+        [f"of the labels from before, until train --private, {BUDGET_ALLOWS}: {', '.join(private)}"] if private else []
+    )
     has, names = set[str](), store.classes
     for shard in map(store.shard, plan.rows):
         corrected = plan.labels.get(shard.name, {})

@@ -17,6 +17,7 @@ from taftcache.model.outdated import Keys
 from taftcache.names import PRIVATE, STATED, component_of
 from taftcache.stages.completeness import subtracted_among
 from taftcache.stages.look.inside.statistics import Activations, activations
+from taftcache.stages.look.seen import kept_notes
 from taftcache.stages.report import Report
 from taftcache.stages.train.outdated import outdated_notes
 
@@ -104,10 +105,10 @@ def inspect_shard(store: Place, name: str) -> ShardReport:
 
 
 def outdated_recorded(store: FeatureStore, model: str | None = None) -> list[str]:
-    """A note on what was made from other rows or settings, or if ``model`` was; none if this release does not know the
+    """Notes on what was made from other rows or settings, or if ``model`` was; none if this release does not know the
     recorded settings."""
     try:
-        return outdated_notes(store, Keys.recorded(store), model)
+        return [*outdated_notes(store, Keys.recorded(store), model), *kept_notes(store, model)]
     except FormatError:
         return []
 
