@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.model.meta import ComponentMeta
+from taftcache.stages.extract.plan import shards_for
+from taftcache.stages.look.evaluation import _few_rows, _uneven
 from taftcache.stages.train.solving import ridge_notes
 
 K, D = 24, 12
@@ -64,3 +69,82 @@ def test_where_each_class_has_a_row_there_are_no_suspects(gallery):
     """All rows were given another class, said the headline."""
     with pytest.raises(StoreError, match=r"(?s)no label can be judged.*no class with rows in two shards"):
         taftcache.suspects(gallery)
+
+
+def test_an_import_says_which_classes_it_holds_out_whole_and_how_not_to(tmp_path):
+    """Only an evaluation said it, after training."""
+    labels = np.repeat(np.arange(K), 1 + np.arange(K) % 2)
+    report = taftcache.import_vectors(*vectors(labels), tmp_path / "s")
+    (note,) = report.notes
+    assert "of 24 classes held out without a training row, which cannot be learned: person" in note
+    assert note.endswith("; in a new store, --test FILE or --set data.held_out=0 leaves all rows to train on")
+    assert taftcache.import_vectors(*vectors(labels), tmp_path / "s").notes == [note], "again"
+    alone = taftcache.import_vectors(*vectors(labels), tmp_path / "t", overrides=["data.held_out=0"])
+    assert (alone.notes, alone.shards) == ([], {"000": 36})
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "shards"), [(100, 10, 1), (199, 2, 1), (200, 2, 2), (400, 40, 3), (500, 300, 1), (9999, 2, 10)]
+)
+def test_shards_are_as_many_as_rows_and_classes_suggest(rows, classes, shards):
+    assert shards_for(rows, classes) == shards
+
+
+def test_an_import_counts_rows_and_classes_unless_it_is_told(tmp_path):
+    """Single rows of 500 classes were split into four shards all the same."""
+    rows = np.arange(300)
+
+    def made(name: str, classes: int, **more: Any) -> int:
+        """How many shards for training there are."""
+        report = taftcache.import_vectors(*vectors(rows % classes), tmp_path / name, **more)
+        return len(report.shards.keys() - {"held-out"})
+
+    assert made("a", 4) == 2, "a fifth is held out"
+    assert made("b", 4, overrides={"data.held_out": 0}) == 3
+    assert made("c", 4, test=vectors(np.arange(8) % 4)) == 3
+    assert made("d", 24) == 2
+    assert made("e", 4, overrides=["store.shards=5"]) == 5
+    assert made("e", 4) == 5, "what is there stays"
+    np.savez(tmp_path / "f.npz", x=vectors(rows % 4)[0], labels=rows % 4)
+    assert {*taftcache.import_(tmp_path / "f.npz", tmp_path / "f").shards} == {"000", "001", "held-out"}
+
+
+def test_what_may_help_is_named_where_the_probe_is_ahead(tmp_path):
+    """``evaluate`` said that the model loses, and no more."""
+    labels = np.repeat(np.arange(K), 1 + np.arange(K) % 3 * 4)
+    path = tmp_path / "s"
+    test = vectors(np.arange(200) % K)
+    taftcache.import_vectors(*vectors(labels), path, test=test, overrides={"data.held_out": 0})
+    behind = SimpleNamespace(verdict="behind")
+    weights, loss = "--set objective.class_weights=balanced", "--set objective.loss=cross_entropy"
+    with FeatureStore(path, mode="a") as store:
+        assert _few_rows(store, None) == _few_rows(store, SimpleNamespace(verdict="within noise")) == []
+        (note,) = _few_rows(store, behind)
+        assert "classes have 1 to 9 training rows" in note
+        assert note.endswith(f"next: taftcache train {path} {weights} or {loss}")
+        taftcache.train(store, overrides={"objective.class_weights": "balanced"})
+        assert _few_rows(store, behind)[0].endswith(f"train {path} {loss}")
+        taftcache.train(store, overrides={"objective.loss": "cross_entropy"})
+        assert _few_rows(store, behind) == []
+
+
+def test_of_equal_classes_no_weights_are_advised(gallery):
+    with FeatureStore(gallery) as store:
+        assert _few_rows(store, SimpleNamespace(verdict="behind")) == []
+        wrong = {"models/exact": np.zeros(store.held_out.rows, bool)}
+        (note,) = _uneven(store, store.held_out, wrong)
+    assert "no fewer than models/exact" in note
+    assert "next:" not in note
+
+
+def test_a_private_model_that_learned_next_to_nothing_is_named(gallery, monkeypatch):
+    """It was right on a few rows more than the commonest class has, and nothing was said."""
+    rows = SimpleNamespace(labels=np.arange(480) % K, rows=480)
+    right = {count: {"models/mean": np.arange(480) < count} for count in (20, 29, 30)}
+    with FeatureStore(gallery) as store:
+        assert "no fewer than models/mean; balanced" in _uneven(store, rows, right[20])[0]
+        assert "hardly fewer than models/mean; balanced" in _uneven(store, rows, right[29])[0]
+        assert _uneven(store, rows, right[30]) == []
+        monkeypatch.setattr("taftcache.stages.look.evaluation.promised", lambda store: ["000"])
+        (note,) = _uneven(store, rows, right[29])
+    assert note.endswith("learned next to nothing: it takes more rows of each class, or a larger privacy.epsilon")
