@@ -121,7 +121,7 @@ def test_what_may_help_is_named_where_the_probe_is_ahead(tmp_path):
         assert _few_rows(store, None) == _few_rows(store, SimpleNamespace(verdict="within noise")) == []
         (note,) = _few_rows(store, behind)
         assert "classes have 1 to 9 training rows" in note
-        assert note.endswith(f"next: taftcache train {path} {weights} or {loss}")
+        assert note.endswith(f"next: taftcache train {path} {weights}, or with {loss}")
         taftcache.train(store, overrides={"objective.class_weights": "balanced"})
         assert _few_rows(store, behind)[0].endswith(f"train {path} {loss}")
         taftcache.train(store, overrides={"objective.loss": "cross_entropy"})

@@ -226,13 +226,13 @@ def _few_rows(store: FeatureStore, against: Against | None) -> list[str]:
     least, most = _rows_of_classes(store)
     if against is None or against.verdict != "behind" or most < SEVERAL * least:
         return []
-    asked, given = {"class_weights": "balanced", "loss": "cross_entropy"}, recorded_recipe(store).objective
-    plain = (given.class_weights == "none", given.loss != "cross_entropy")
-    ways = [f"--set objective.{key}={value}" for (key, value), open_ in zip(asked.items(), plain, strict=True) if open_]
+    given = recorded_recipe(store).objective
+    ways = ["--set objective.class_weights=balanced"] if given.class_weights == "none" else []
+    ways += ["--set objective.loss=cross_entropy"] if given.loss != "cross_entropy" else []
     if not ways:
         return []
     said = f"the probe is ahead, and classes have {least} to {most} training rows, which may ask for other settings"
-    return [f"{said}; next: taftcache train {typed(store.path)} {' or '.join(ways)}"]
+    return [f"{said}; next: taftcache train {typed(store.path)} {', or with '.join(ways)}"]
 
 
 def _rows_of_classes(store: FeatureStore) -> tuple[int, int]:
@@ -277,8 +277,9 @@ def _uneven(store: FeatureStore, rows: Shard, hits: Mapping[str, NDArray[np.bool
     if low and promised(store):
         said += "; through the noise of private training they learned next to nothing: it takes more rows of each class"
         return [f"{said}, or a larger privacy.epsilon"]
-    least, most = _rows_of_classes(store)
-    if recorded_recipe(store).objective.class_weights != "none" or promised(store) or least == most:
+    fewest, largest = _rows_of_classes(store)
+    alike = largest < SEVERAL * fewest
+    if recorded_recipe(store).objective.class_weights != "none" or promised(store) or alike:
         return [said]
     return [f"{said}; next: taftcache train {typed(store.path)} --set objective.class_weights=balanced"]
 

@@ -109,7 +109,7 @@ def suspects(store: Place, *, top: int = 20, progress: Progress | bool | None = 
         (name, shard.name, k) for shard in store.shards for name, k in zip(shard.sample_ids, shard.labels, strict=True)
     ]
     labels = np.array([k for _, _, k in ids])
-    judged = ~np.isin(labels, unseen)
+    judged, order = ~np.isin(labels, unseen), np.argsort(ahead, kind="stable")
     listed = [
         Suspect(
             sample=ids[n][0],
@@ -118,7 +118,7 @@ def suspects(store: Place, *, top: int = 20, progress: Progress | bool | None = 
             margin=float(ahead[n]),
             shard=ids[n][1],
         )
-        for n in np.argsort(np.where(judged, ahead, np.inf), kind="stable")[: min(top, judged.sum())]
+        for n in order[judged[order]][:top]
     ]
     alike = settings.recipe.objective.class_weights == "none" and not private_parts(store)
     unknown = _unknown(store.classes, labels, says != labels, unseen, alike=alike)
