@@ -33,7 +33,7 @@ class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     path: the store's folder, ``stores/<recipe name>`` by default; a relative path starts from the current folder.
         ``${VAR}`` and ``~`` are expanded.
-    shards: how many parts the training samples are split into.
+    shards: how many parts the training samples are split into; without a recipe, ``import`` counts rows and classes.
     plan: "hash" places a sample by a keyed hash of its id, "balanced" is the paper's uniform split.
     seed: for the hashes that split, hold out and order the samples.
     cache: what is kept of a sample. "auto" picks the least that is exact for tangent.train: the "tokens" that enter the

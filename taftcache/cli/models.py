@@ -43,7 +43,12 @@ def export_model(
 
     Example: taftcache export-model stores/quickstart digits-model --program
     """
+    from taftcache.stages.scaling import check_has_network
+
     allowed = consent_to(weights=weights, hub=allow_hub)
+    if taftcache.FeatureStore.exists(store):
+        with taftcache.FeatureStore(store) as opened:
+            check_has_network(opened, model)  # before the export itself loads torch and timm
     report = taftcache.export_model(store, folder, model, program=program, onnx=onnx, force=force, consent=allowed)
     print_report(report, as_json)
 

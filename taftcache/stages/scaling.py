@@ -12,10 +12,24 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.errors import DataError
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import BackboneError, DataError
+from taftcache.names import model_of, scaling_of, typed
 
 Scaling = Literal["row", "none"]
 SCALINGS: tuple[Scaling, ...] = ("row", "none")
+
+
+def check_has_network(store: FeatureStore, name: str | None) -> None:
+    """BackboneError for a model, as ``model_of`` names it, of a store made from vectors."""
+    model = model_of(store.objects(), name)
+    if scaling_of(store.identity) is not None and model in store.objects():
+        raise BackboneError(
+            f"{store.path} was made from vectors, and has no network to export",
+            got=model,
+            do=f"taftcache export-component {typed(store.path)} {model} head.safetensors writes the head "
+            "alone: its weight and bias",
+        )
 
 
 def check_finite(rows: NDArray[Any], ids: Sequence[str]) -> None:

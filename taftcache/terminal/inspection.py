@@ -285,7 +285,7 @@ def show_suspects(report: SuspectsReport) -> None:
     """Training rows whose labels may be wrong."""
     OUT.print(
         stacked(
-            f"{report.store}: {report.disagreeing} of {report.rows} training rows get another class than their label",
+            f"{report.store}: {report.disagreeing} of {report.rows} judged rows get another class than their label",
             f"judged by {report.method}",
         )
     )

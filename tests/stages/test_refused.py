@@ -88,7 +88,7 @@ OTHERS = [
     (f"{ONCE} --set store.path=x", "import does not use store.path, for"),
     (f"{ONCE} --set prior.teachers=['nowhere']", "import does not use prior.teachers"),
     (f"{ONCE} --set objective.class_weights=[1]", "class_weights has 1 value, the store has 2 classes"),
-    (f"{ONCE} --set data.held_out=0.999", "data.held_out leaves 0 samples for 4 shards"),
+    (f"{ONCE} --set data.held_out=0.999", "data.held_out leaves 0 samples for 1 shard"),
     (f"{ONCE} --labels nope", "got: it holds: features, labels"),
     (f"{ONCE} --recipe {{T}}/other.toml --set data.limit=3", "import --recipe does not use data.limit"),
     ("import {T}/vectors.npz {S}", "its rows were made from images"),

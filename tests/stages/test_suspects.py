@@ -75,33 +75,36 @@ def test_rows_are_judged_by_the_other_shards(three):
 
 def test_shards_of_few_classes_are_named(three, monkeypatch):
     with FeatureStore(three) as store:
-        assert not [note for note in taftcache.suspects(store).notes if "shards" in note or "say nothing" in note]
+        assert not [note for note in taftcache.suspects(store).notes if "shards" in note or "not judged" in note]
         few = {"000": 10, "001": 1, "002": 4}
         monkeypatch.setattr(
             Shard, "statistics", property(lambda shard: {"rows_per_class": dict.fromkeys(range(few[shard.name]), 1)})
         )
-        note, unseen, *_ = taftcache.suspects(store).notes
+        unseen, note, *_ = taftcache.suspects(store).notes
     assert note.startswith("shards with less than half of the 10 classes")
     assert note.endswith(": 001 (1), 002 (4)")
-    assert "6 classes in one shard alone" in unseen
+    assert "6 rows of 6 classes in one shard alone" in unseen
     assert unseen.endswith(": 4, 5, 6, 7, 8 and 1 more")
 
 
-def test_classes_that_no_judge_has_seen_are_named(tmp_path):
-    """A row alone in its class is suspect whatever it shows, and so are rows of a class that one shard has."""
+def test_rows_of_classes_that_no_judge_has_seen_are_not_judged(tmp_path):
+    """A row alone in its class is suspect whatever it shows, and so are rows of a class that one shard has: these
+    filled the list, and counted as disagreeing."""
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((60, 4)), np.arange(60) % 3
     x[np.arange(60), y] += 20
     y[0] = 3
     path = tmp_path / "s"
     taftcache.import_vectors(x, y, path, scaling="none", overrides=["store.shards=2", "data.held_out=0"])
-    said = "say nothing, for no judge of them has seen another such row: 3"
-    (note,) = taftcache.suspects(path).notes
-    assert note == f"margins of rows of 1 class of a single row {said}"
+    said = "not judged, for no judge has seen another such row: 1 row of 1 class"
+    report = taftcache.suspects(path, top=100)
+    assert report.notes == [f"{said} of a single row: 3"]
+    assert len(report.suspects) == report.rows == 59
     taftcache.train(path)
-    report = taftcache.suspects(path)
+    report = taftcache.suspects(path, top=100)
     assert "other shards" in report.method
-    assert f"margins of rows of 1 class in one shard alone {said}" in report.notes
+    assert report.notes == [f"{said} in one shard alone: 3"]
+    assert (len(report.suspects), report.rows, report.disagreeing) == (59, 59, 0)
 
 
 def test_classes_whose_rows_mostly_get_another_are_named(tmp_path):
@@ -157,7 +160,8 @@ def test_without_components_a_row_is_judged_by_a_head_solved_without_it(untraine
         ridge = choose_ridge(base, [shard], objective, arithmetic=made.arithmetic).ridge
         assert f"leave-one-out, λ = {ridge:.1e}" in report.method
         tokens, labels = shard.tokens(slice(0, shard.rows)), np.asarray(shard.labels)
-        for n in (0, shard.rows // 2, shard.rows - 1):
+        places = [n for n, name in enumerate(shard.sample_ids) if name in found]
+        for n in (places[0], places[len(places) // 2], places[-1]):
             keep = np.arange(shard.rows) != n
             operator = TangentOperator(
                 base, [ArrayRows(tokens[keep], labels[keep])], trained=base.head_layout, dtype=torch.float64
@@ -189,7 +193,7 @@ def test_a_row_alone_is_judged_by_nobody(tmp_path):
     with FeatureStore(tmp_path / "s") as store:
         _, *others = store.shards[0].sample_ids
     taftcache.forget(tmp_path / "s", others)
-    with pytest.raises(SolveError, match="a single row leaves none to judge it"):
+    with pytest.raises(StoreError, match=r"(?s)no label can be judged.*no class with two rows"):
         taftcache.suspects(tmp_path / "s")
 
 

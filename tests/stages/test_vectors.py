@@ -292,6 +292,8 @@ def test_the_command_that_the_export_of_a_network_names_writes_the_head(made, tm
     result = CliRunner().invoke(app, shlex.split(command)[1:])
     assert (result.exit_code, bool(says)) == (0, True)
     assert set(load_file(tmp_path / "head.safetensors")) == {"head.weight", "head.bias"}
+    monkeypatch.setattr(taftcache, "export_model", None)  # it loads torch and timm, which took seconds
+    assert str(CliRunner().invoke(app, ["export-model", str(path), "model"]).exception) == str(refused.value)
 
 
 def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):

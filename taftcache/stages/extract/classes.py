@@ -67,9 +67,10 @@ def doubtful_classes_notes(source: Labelled) -> list[str]:
     alone, samples = sum(n == 1 for n in counts.values()), len(source.items)
     if samples < FEW or 2 * alone <= samples:
         return []
+    numbers = not any(name_order(name)[0] for name in source.classes)
     return [
-        f"{alone} of {samples} samples have a class of their own, of which nothing can be learned for other samples; "
-        f"if the labels are numbers to be predicted: {REGRESSION}"
+        f"{alone} of {samples} samples have a class of their own, so no other sample can check what is learned of it"
+        + (f"; if the labels are numbers to be predicted: {REGRESSION}" if numbers else "")
     ]
 
 

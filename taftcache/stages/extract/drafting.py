@@ -28,7 +28,7 @@ from taftcache.stages.extract.looking import (
     look_at,
     unused_notes,
 )
-from taftcache.stages.extract.plan import split
+from taftcache.stages.extract.plan import PER_CLASS, ROWS, SHARDS, shards_for, split
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.writing import whole
@@ -39,7 +39,6 @@ FROM_ARRAYS = (
 )
 PRETRAINED = "deit_tiny_patch16_224.fb_in1k"
 SMALL = 64  # the longest side, in pixels, of images that the bundled backbone, which sees 32 x 32, is good enough for
-ROWS, PER_CLASS, SHARDS = 100, 3, 10  # the fewest rows in a shard, and of one class in it; the most shards
 UNEVEN = 10  # above so many images of one class for each of another, the recipe says how to weigh them alike
 WIDE = 10_000  # at this many numbers per feature, or rows if these span less, a closed form has matrices of 0.8 GB
 LAST: Features = "last"
@@ -207,11 +206,10 @@ def _chosen(
     head = given.get("tangent", {}).get("train") == "head" or given.get("tangent", {}).get("blocks") == 0
     last = {} if head else TANGENT[LAST]  # a head alone reads the last block as it was pretrained
     rows = int(images * (1 - data.get("held_out", 0)))
-    shards = max(1, min(SHARDS, rows // max(ROWS, PER_CLASS * classes)))
     return {
         "data": data,
         "backbone": backbone | ({"features": EVERY_BLOCK} if wide else {}),
-        "store": {"path": str(Path(f"stores/{name}").absolute()), "shards": shards},
+        "store": {"path": str(Path(f"stores/{name}").absolute()), "shards": shards_for(rows, classes)},
         "tangent": TANGENT[EVERY_BLOCK] if wide else last,
         "objective": {"ridge": "auto"},
         "solver": {"tolerance": "auto"},

@@ -13,6 +13,8 @@ from taftcache.errors import DataError, RecipeError
 from taftcache.names import COMPONENTS, HELD_OUT, counted
 from taftcache.recipe import Recipe
 
+ROWS, PER_CLASS, SHARDS = 100, 3, 10  # the fewest rows in a shard, and of one class in it; the most shards
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedShard:
@@ -29,6 +31,11 @@ class PlannedShard:
     def role(self) -> str:
         """The role "train", or "held-out" for the one shard that is kept for testing."""
         return HELD_OUT if self.name == HELD_OUT else "train"
+
+
+def shards_for(rows: int, classes: int) -> int:
+    """How many shards so many training rows are split into where nobody says it."""
+    return max(1, min(SHARDS, rows // max(ROWS, PER_CLASS * classes)))
 
 
 def split(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None) -> tuple[list[str], PlannedShard | None]:
@@ -55,7 +62,7 @@ def plan_shards(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None =
             f"too few to train on: data.held_out leaves {counted(len(training), 'sample')}"
             f" for {counted(spec.shards, 'shard')}",
             got=f"held_out = {recipe.data.held_out} of {counted(len(ids), 'sample')}",
-            do="hold out a smaller fraction, or use fewer shards",
+            do="hold out a smaller fraction" + (", or use fewer shards" if spec.shards > 1 else ""),
         )
     parts = assign(training, spec.plan, spec.shards, spec.seed)
     planned = {name: PlannedShard(name=name, ids=part) for name, part in parts.items()}

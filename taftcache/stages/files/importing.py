@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,12 +33,12 @@ from taftcache.recipe import (
     parse_recipe,
     recipe_values,
 )
-from taftcache.stages.extract.classes import doubtful_classes_notes
+from taftcache.stages.extract.classes import doubtful_classes_notes, unlearned_notes
 from taftcache.stages.extract.extraction import create_store, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import BY_NUMBER, remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen
-from taftcache.stages.extract.plan import plan_shards
+from taftcache.stages.extract.plan import plan_shards, shards_for
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5
 from taftcache.stages.files.vectors import Vectors
@@ -152,6 +152,8 @@ def import_(
             if isinstance(found, FeatureFile):
                 raise DataError(f"{test} is the export of a store, not a file of held-out rows", do="import it alone")
             tested = found.narrowed()
+        if isinstance(target, str | Path):
+            recipe = _in_shards(recipe, changes, features, tested)
         return _import(_Request(features, tested, recipe, backbone, scaling, forgotten_of), path, progress, begin)
 
 
@@ -192,7 +194,7 @@ def import_vectors(
         raise ArgumentError("test is not x and y of held-out rows", got=type(test).__name__, do="test=(x, y)")
     features = Vectors.in_memory("rows", x, y, ids)
     tested = None if test is None else Vectors.in_memory("test", *test)
-    recipe = recipe_of_vectors(store, overrides)
+    recipe = _in_shards(recipe_of_vectors(store, overrides), as_mapping(overrides), features, tested)
     asked = _Request(features, tested, recipe, False, scaling, forgotten_of)
     return _import(asked, None, or_silent(progress), begin)
 
@@ -222,6 +224,15 @@ def recipe_of_vectors(store: Path | str, overrides: Overrides = ()) -> Recipe:
     made = apply_overrides(values, overrides)
     # not as an override, which may read a folder's name as a number
     return parse_recipe({**made, "store": {**made.get("store", {}), "path": str(store)}})
+
+
+def _in_shards(recipe: Recipe, overrides: Mapping[str, Any], features: Vectors, test: Vectors | None) -> Recipe:
+    """The recipe of an import that was given none, with as many shards as a new store's rows and classes suggest."""
+    if "store.shards" in overrides or FeatureStore.exists(recipe.store_path):
+        return recipe
+    trained = len(features.ids) * (1 if test is not None else 1 - recipe.data.held_out)
+    shards = shards_for(int(trained), len(features.classes))
+    return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, shards=shards))
 
 
 def open_features(stack: ExitStack, path: Path, columns: Columns, target: Path) -> FeatureFile | Vectors:
@@ -329,6 +340,8 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
             put_tail(store, frozen)
         elif asked.of_vectors:
             _put_head(store, features.tokens_shape[1], asked.scaling)
+        way = "; in a new store, --test FILE or --set data.held_out=0 leaves all rows to train on"
+        notes += [note + (way if test is None else "") for note in unlearned_notes(store)]
         return _report(store, file, scaling=scaling, notes=notes, begin=begin)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
-from taftcache.errors import BackboneError, RecipeError, local_path
+from taftcache.errors import RecipeError, local_path
 from taftcache.model.card import Part, program_card
 from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, may_replace, open_model, origin_of, save_model
@@ -23,10 +23,11 @@ from taftcache.model.outdated import OUTDATED
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import about, check_onnx, write_program
 from taftcache.model.saved import ABOUT, CARD, files_in
-from taftcache.names import PRIVATE, model_of, scaling_of, typed
+from taftcache.names import PRIVATE, model_of
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.report import Report
+from taftcache.stages.scaling import check_has_network
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private.claims import check_claim, check_exported
 from taftcache.stages.train.promises import promised
@@ -183,13 +184,7 @@ def _export_model(
     model = model_of(store.objects(), model)
     if model not in store.objects():
         raise no_model(store, model)
-    if scaling_of(store.identity) is not None:
-        raise BackboneError(
-            f"{store.path} was made from vectors, and has no network to export",
-            got=model,
-            do=f"taftcache export-component {typed(store.path)} {model} head.safetensors writes the head "
-            "alone: its weight and bias",
-        )
+    check_has_network(store, model)
     again = force and may_replace(folder)
     writable(folder, folder=True, again=again)
     loaded = TangentModel.read(store, model, "cpu", consent)

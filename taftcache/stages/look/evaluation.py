@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, sqrt
@@ -57,6 +58,8 @@ from taftcache.tangent.operator import TangentOperator
 
 PROBE = "linear probe of the head's features"
 UNEVEN = 0.8  # above this share of the commonest class, accuracy says little of the others
+LITTLE = 0.02  # of what naming the commonest class leaves to learn, which a model has to exceed
+SEVERAL = 3  # times the rows of another class, above which weights of classes may matter
 SEARCHED = 1 << 30  # bytes of a store, all of which are read for copies in seconds
 
 
@@ -156,7 +159,7 @@ def evaluate(
     against = None
     if probe:
         against, said = _beside_probe(store, settings, rows, default, hits, progress, any_time=probe != "quick")
-        notes += said
+        notes += [*said, *_few_rows(store, against)]
     found = ((name, calibration_of(z, rows.labels[: logits.rows])) for name, z in logits.logits.items())
     calibration = {name: of for name, of in found if of is not None}
     if calibration and logits.rows < rows.rows:
@@ -219,6 +222,26 @@ def _beside_probe(
     return Against(model=default, ahead=ahead, interval=interval, verdict=verdict, probe=fitted), notes
 
 
+def _few_rows(store: FeatureStore, against: Against | None) -> list[str]:
+    """A note on what may help where the probe is ahead and some classes have several times the rows of others."""
+    least, most = _rows_of_classes(store)
+    if against is None or against.verdict != "behind" or most < SEVERAL * least:
+        return []
+    given = recorded_recipe(store).objective
+    ways = ["--set objective.class_weights=balanced"] if given.class_weights == "none" else []
+    ways += ["--set objective.loss=cross_entropy"] if given.loss != "cross_entropy" else []
+    if not ways:
+        return []
+    said = f"the probe is ahead, and classes have {least} to {most} training rows, which may ask for other settings"
+    return [f"{said}; next: taftcache train {typed(store.path)} {', or with '.join(ways)}"]
+
+
+def _rows_of_classes(store: FeatureStore) -> tuple[int, int]:
+    """The fewest and the most training rows of a class that has any."""
+    counts = sum((Counter(shard.statistics["rows_per_class"]) for shard in store.shards), Counter[int]())
+    return min(counts.values(), default=0), max(counts.values(), default=0)
+
+
 def _ahead(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
     """A note on each model that is right on more rows than the default one, by more than noise."""
     found = {name: row_verdict(hits[name], hits[default]) for name in hits if name != default and default in hits}
@@ -237,21 +260,27 @@ def _balanced(hit: NDArray[np.bool_], rows: Shard) -> float:
 
 
 def _uneven(store: FeatureStore, rows: Shard, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
-    """A note where accuracy hides that a class is never found: it is no higher than if the commonest class were always
-    named, or that class has nearly all rows."""
+    """A note where accuracy hides that a class is never found: it is hardly higher than if the commonest class were
+    always named, or that class has nearly all rows."""
     if len(store.classes) == 1:
         return [f"there is one class: {OF_ONE_CLASS}"]
     of = np.bincount(rows.labels)
     most, share = of.max(), of.max() / rows.rows
     models = {name: hit for name, hit in hits.items() if name != UNTOUCHED and not is_component(name)}
-    low = [name for name, hit in models.items() if hit.sum() <= most]
+    low = [name for name, hit in models.items() if hit.sum() <= most + LITTLE * (rows.rows - most)]
     if share == 1 or not models or not (low or share > UNEVEN):  # of a class without rows, another note says so
         return []
     said = f"always naming {store.classes[int(of.argmax())]!r} is right on {100 * share:.2f} % of held-out rows"
-    said += f", no fewer than {first_few(low)}" if low else ""
+    hardly = "no" if all(models[name].sum() <= most for name in low) else "hardly"
+    said += f", {hardly} fewer than {first_few(low)}" if low else ""
     means = first_few([f"{name} {100 * _balanced(models[name], rows):.2f} %" for name in low or models])
     said += f"; balanced accuracy, the mean over classes: {means}"
-    if recorded_recipe(store).objective.class_weights != "none" or promised(store):
+    if low and promised(store):
+        said += "; through the noise of private training they learned next to nothing: it takes more rows of each class"
+        return [f"{said}, or a larger privacy.epsilon"]
+    fewest, largest = _rows_of_classes(store)
+    alike = largest < SEVERAL * fewest
+    if recorded_recipe(store).objective.class_weights != "none" or promised(store) or alike:
         return [said]
     return [f"{said}; next: taftcache train {typed(store.path)} --set objective.class_weights=balanced"]
 

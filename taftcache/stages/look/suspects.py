@@ -59,9 +59,10 @@ class Suspect:
 class SuspectsReport(Report):
     """The training rows with the smallest margins, smallest first.
 
-    method: which model judges a row. rows: how many were judged. disagreeing: how many of them it gives another class.
-    suspects: the rows. notes: on outdated components, shards with few classes, classes without a judge, or that it may
-    not know, and promises of privacy. The promise of private models does not cover this list.
+    method: which model judges a row. rows: how many were judged: not those of a class of which no judge saw another
+    row. disagreeing: how many of them it gives another class. suspects: the rows. notes: on outdated components,
+    shards with few classes, classes without a judge, or that it may not know, and promises of privacy. The promise of
+    private models does not cover this list.
     """
 
     store: Path
@@ -82,8 +83,9 @@ def suspects(store: Place, *, top: int = 20, progress: Progress | bool | None = 
     leave-one-out, with λ chosen as for any head.
 
     Raises:
-        StoreError: no training rows, fewer than two classes, or a single private component. SolveError: the head has no
-            exact leave-one-out either: a loss that is not quadratic, a ball, one row, or no room in memory.
+        StoreError: no training rows, fewer than two classes, no class of which a judge saw another row, or a single
+            private component. SolveError: the head has no exact leave-one-out either: a loss that is not quadratic, a
+            ball, or no room in memory.
     """
     assert isinstance(store, FeatureStore)
     check_counts(0, top=top)
@@ -97,11 +99,11 @@ def suspects(store: Place, *, top: int = 20, progress: Progress | bool | None = 
         )
     settings = settings_of(store)
     judges = _judges(store, settings)
+    unseen = _unseen(store, judges is not None)
     if judges is not None:
         method, blocks = OTHER_SHARDS, _by_judges(store, settings, judges, progress)
     else:
         method, blocks = _by_head(store, settings, progress)
-    unseen = _unseen(store, judges is not None)
     of_judges = []
     if judges is not None:
         of_judges = [*outdated_notes(store, settings.keys), *kept_notes(store), *_one_sided(store)]
@@ -109,6 +111,8 @@ def suspects(store: Place, *, top: int = 20, progress: Progress | bool | None = 
     ids = [
         (name, shard.name, k) for shard in store.shards for name, k in zip(shard.sample_ids, shard.labels, strict=True)
     ]
+    labels = np.array([k for _, _, k in ids])
+    judged, order = ~np.isin(labels, unseen), np.argsort(ahead, kind="stable")
     listed = [
         Suspect(
             sample=ids[n][0],
@@ -117,19 +121,18 @@ def suspects(store: Place, *, top: int = 20, progress: Progress | bool | None = 
             margin=float(ahead[n]),
             shard=ids[n][1],
         )
-        for n in np.argsort(ahead, kind="stable")[:top]
+        for n in order[judged[order]][:top]
     ]
-    labels = np.array([k for _, _, k in ids])
     alike = settings.recipe.objective.class_weights == "none" and not private_parts(store)
     unknown = _unknown(store.classes, labels, says != labels, unseen, alike=alike)
     return SuspectsReport(
         store=store.path,
         root_digest=store.root_digest,
         method=method,
-        rows=len(ids),
-        disagreeing=int((says != labels).sum()),
+        rows=int(judged.sum()),
+        disagreeing=int((says != labels)[judged].sum()),
         suspects=listed,
-        notes=[*private_notes(store), *of_judges, *_unseen_note(store, unseen, judges is not None), *unknown],
+        notes=[*private_notes(store), *_unseen_note(store, unseen, judges is not None), *of_judges, *unknown],
     )
 
 
@@ -159,10 +162,21 @@ def _one_sided(store: FeatureStore) -> list[str]:
 
 
 def _unseen(store: FeatureStore, by_others: bool) -> list[int]:
-    """Classes that no judge of their rows has seen: all their rows are in one shard, or there is one row."""
+    """Classes that no judge of their rows has seen: all their rows are in one shard, or there is one row.
+
+    Raises:
+        StoreError: those are all that there are.
+    """
     counts = [Counter(shard.statistics["rows_per_class"]) for shard in store.shards]
     seen = Counter(k for count in counts for k in (count if by_others else count.elements()))
-    return [k for k, times in sorted(seen.items()) if times == 1]
+    unseen = [k for k, times in sorted(seen.items()) if times == 1]
+    if len(unseen) == len(seen):
+        raise StoreError(
+            "no label can be judged, for no judge has seen another row of its class",
+            got=f"no class with {'rows in two shards' if by_others else 'two rows'}",
+            do="append more rows of the same classes",
+        )
+    return unseen
 
 
 def _unseen_note(store: FeatureStore, unseen: Sequence[int], by_others: bool) -> list[str]:
@@ -170,10 +184,11 @@ def _unseen_note(store: FeatureStore, unseen: Sequence[int], by_others: bool) ->
     if not unseen:
         return []
     names = [store.classes[k] for k in unseen]
+    rows = sum(shard.statistics["rows_per_class"].get(k, 0) for shard in store.shards for k in unseen)
     where = "in one shard alone" if by_others else "of a single row"
     return [
-        f"margins of rows of {counted(len(names), 'class')} {where} say nothing, for no judge of them has seen another "
-        f"such row: {first_few(names)}"
+        f"not judged, for no judge has seen another such row: {counted(rows, 'row')} of {counted(len(names), 'class')} "
+        f"{where}: {first_few(names)}"
     ]
 
 
@@ -239,8 +254,6 @@ def _by_head(
         )
     problem = pose(base, store.shards, objective, settings.arithmetic, torch.float64)
     rows = problem.operator.rows
-    if rows < 2:
-        raise SolveError(f"{missing}, and a single row leaves none to judge it", got="1 row", do="append more rows")
     check_head_fits(settings, store.shards, "head", chosen=True, left_out=len(store.classes))
     with progress.task("λ of the head", None):
         ridge = choose_ridge(base, store.shards, objective, arithmetic=settings.arithmetic).ridge

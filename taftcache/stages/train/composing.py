@@ -47,7 +47,7 @@ from taftcache.stages.train.outdated import train_options
 from taftcache.stages.train.promises import promised
 from taftcache.stages.train.record import record_recipe, recorded_values, settings_of
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.solving import judged, unfinished
+from taftcache.stages.train.solving import judged, ridge_notes, unfinished
 from taftcache.stages.train.trained_on import Weights, class_notes, member_rows, objective_of, said_rows, scale_notes
 
 
@@ -175,7 +175,7 @@ def _report(
             *_twin_notes(store, list(summed["coefficients"])),
             *_unlike_notes(store, settings, list(summed["coefficients"])),
             *untrained_notes(store),
-            *(unfinished({EXACT: said}) if EXACT in objects else []),
+            *([*unfinished({EXACT: said}), *ridge_notes({EXACT: said})] if EXACT in objects else []),
         ],
     )
 

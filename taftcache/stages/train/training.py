@@ -13,7 +13,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.members import imported
-from taftcache.model.meta import ComponentMeta, meta_of
+from taftcache.model.meta import meta_of
 from taftcache.names import EXACT, HEAD, INTERRUPTED_KEY, component_of, counted, first_few, shard_of
 from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.certificates import JudgedCertificate
@@ -40,6 +40,7 @@ from taftcache.stages.train.solving import (
     SolveOptions,
     check_head_fits,
     judged,
+    ridge_notes,
     solve_component,
     unfinished,
 )
@@ -143,7 +144,7 @@ def train(
             *unfinished(said),
             *replaced,
             *([_HEAD_GONE] if outlived else []),
-            *_at_the_end(said),
+            *ridge_notes(said),
             *([] if shards is None else outdated_notes(store, settings.keys)),
         ],
     )
@@ -253,14 +254,3 @@ def _put(store: FeatureStore, recipe: Recipe, group: Mapping[str, Component], lo
         for name, component in group.items():
             put_component(change, name, component)
         change.update(plan=plan_with(store, [shard_of(name) for name in group]))
-
-
-def _at_the_end(metas: Mapping[str, ComponentMeta]) -> list[str]:
-    """One note for each end of the tried λ at which a chosen one lies, with the components concerned."""
-    by_end: dict[str, list[str]] = {}
-    for name, meta in metas.items():
-        if meta.ridge_choice and (end := meta.ridge_choice.get("end")):
-            by_end.setdefault(end, []).append(name)
-    return [
-        f"λ of {', '.join(names)} is the {end} that was tried; another may be better" for end, names in by_end.items()
-    ]
