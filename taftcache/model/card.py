@@ -23,13 +23,15 @@ if TYPE_CHECKING:  # they need timm, which a model's score does not
 HERE = 'open_model(".")'  # in the snippet; a copy on a hub says where it is
 TIMM_HERE = "local-dir:."
 # In the snippets, as in `to_rgb`: PIL would clip 16-bit grey to white, and so it would 32 bits, as which Pillow before
-# 10.3 opens 16-bit PNG.
+# 10.3 opens 16-bit PNG. Of TIFF it gives 12 bits as they are, and 16 in which 0 is white (by tag 262).
 OPENED = [
     'image = Image.open("image.jpg")',
+    'if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PPM"):  # grey: the upper 8 of its bits',
+    '    tags = image.tag_v2 if image.format == "TIFF" else {}',
+    "    grey = np.asarray(image) >> tags.get(258, [16])[0] - 8",
+    "    image = Image.fromarray((255 - grey if tags.get(262) == 0 else grey).astype(np.uint8))",
     'if image.mode in ("I", "F"):',
-    '    raise ValueError("32-bit pixels have no agreed range (or Pillow is older than 10.3)")',
-    'if image.mode.startswith("I;16"):  # 16-bit grey: its upper 8 bits',
-    "    image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))",
+    '    raise ValueError("signed, fractional or 32-bit pixels have no agreed range (or Pillow is older than 10.3)")',
     'image = image.convert("RGB")',
 ]
 UNPROVEN = "Nothing here proves this text: `taftcache audit` checks what it says of training, in the store."
@@ -345,7 +347,7 @@ def _transform(said: Mapping[str, Any]) -> list[str]:
     return [
         "## Preprocessing",
         "",
-        "What the model is given of an image, [1, 3, height, width]; EXIF rotation is not applied:",
+        "What the model is given of an image, [1, 3, height, width]; EXIF rotation is applied to TIFF alone, by PIL:",
         "",
         "```python",
         "import numpy as np",

@@ -190,8 +190,8 @@ def seen(image: Image.Image, preprocess: dict[str, Any]) -> Image.Image:
     width, height = image.size
     scale = min(width / wide, height / high) * preprocess["crop_pct"]
     w, h = min(width, wide * scale), min(height, high * scale)
-    left, top = (width - w) / 2, (height - h) / 2
-    return image.crop((round(left), round(top), round(left + w), round(top + h)))
+    left, top = round((width - w) / 2), round((height - h) / 2)
+    return image.crop((left, top, left + max(1, round(w)), top + max(1, round(h))))
 
 
 def patch_grid(tokens: int, preprocess: dict[str, Any]) -> tuple[int, int] | None:

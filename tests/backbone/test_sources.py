@@ -10,16 +10,16 @@ import struct
 
 import numpy as np
 import pytest
-from PIL import EpsImagePlugin, Image
+from PIL import EpsImagePlugin, ExifTags, Image
 
 from taftcache.backbone.sources.base import Item
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.sources.pictures import decoded
-from taftcache.backbone.sources.rgb import open_rgb, to_rgb
+from taftcache.backbone.sources.rgb import decode_rgb, open_rgb, to_rgb
 from taftcache.backbone.spec import DataSpec
 from taftcache.backbone.still_there import still_there
 from taftcache.errors import DataError, RecipeError, UnreadableImage
-from tests.backbone.making import PIXELS, only
+from tests.backbone.making import PIXELS, deep_grey, only
 
 # digits
 
@@ -304,6 +304,31 @@ def test_modes_become_rgb():
     for mode in ("I", "F"):
         with pytest.raises(ValueError, match="no agreed range"):
             to_rgb(Image.new(mode, (1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    {
+        "16-bit TIFF": (0x01, 0xCD, 0xFE),
+        "16-bit TIFF, 0 is white": (0xFE, 0x32, 0x01),
+        "12-bit TIFF": (0x23, 0x1A, 0xCD),
+        "16-bit PGM": (0x01, 0xCD, 0xFE),
+        "12-bit PGM": (0x01, 0xCD, 0xFE),
+    }.items(),
+)
+def test_deep_grey_is_scaled_as_its_file_says(kind, expected):
+    """Of TIFF, 12 bits became black and 16 from white a negative; PGM was refused as having no range."""
+    image = decode_rgb(deep_grey(np.array([[0x0123, 0xCDAB, 0xFEDC]], np.uint16))[kind])
+    assert np.asarray(image)[0].tolist() == [[value] * 3 for value in expected]
+
+
+@pytest.mark.parametrize(("format", "size"), [("TIFF", (2, 3)), ("PNG", (3, 2)), ("JPEG", (3, 2))])
+def test_pillow_turns_tiff_alone(format, size):
+    """As the guide and the model card say of EXIF."""
+    turned, out = Image.Exif(), io.BytesIO()
+    turned[ExifTags.Base.Orientation] = 6
+    Image.new("RGB", (3, 2)).save(out, format, exif=turned)
+    assert decode_rgb(out.getvalue()).size == size
 
 
 def in_iptc(program: bytes) -> bytes:

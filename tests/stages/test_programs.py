@@ -18,6 +18,7 @@ from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.errors import ArgumentError, BackboneError, DataError, UnreadableImage
 from taftcache.model import programs
 from taftcache.model.folder import save_model
+from tests.backbone.making import deep_grey
 from tests.stages.test_hub import RESNET, VIT, small
 
 DEEP = VIT | {"patch_size": 8, "embed_dim": 24, "depth": 3}
@@ -79,12 +80,16 @@ def test_a_copy_of_a_model_predicts_the_same_and_is_one_of_its_own(tail, how):
 
 
 def saved() -> Iterator[str]:
-    """The mode of each of some images, saved as image.jpg one after the other: wide, high, small, and 16-bit grey."""
+    """The kind of each of some images, saved as image.jpg one after the other: wide, high, small, and deep grey."""
     rng = np.random.default_rng(0)
     pixels = [rng.integers(0, 256, (*shape, 3), np.uint8) for shape in [(50, 71), (97, 41), (32, 32)]]
-    for image in map(Image.fromarray, [*pixels, rng.integers(0, 1 << 16, (50, 71), np.uint16)]):
+    grey = rng.integers(0, 1 << 16, (50, 72), np.uint16)
+    for image in map(Image.fromarray, [*pixels, grey]):
         image.save("image.jpg", format="PNG")
         yield image.mode
+    for kind, content in deep_grey(grey).items():
+        Path("image.jpg").write_bytes(content)
+        yield kind
 
 
 @pytest.mark.parametrize("temperature", [pytest.param(None, marks=pytest.mark.full), 2.5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import pytest
 from PIL import Image
@@ -34,6 +35,15 @@ def test_thumbnails_are_small_and_tiny_pictures_exact(seen, monkeypatch, side, l
     again = Image.open(io.BytesIO(found.body))
     assert (found.kind, again.size) == (f"image/{kind}", image.size)
     assert kind == "jpeg" or again.convert("RGB").tobytes() == image.tobytes()
+
+
+def test_a_part_that_is_seen_is_square_and_never_empty():
+    """Of one pixel by four, none were left: its sides were rounded apart."""
+    as_cropped = {"crop_mode": "center", "input_size": (3, 32, 32), "crop_pct": 0.8}
+    for width, height in [(1, 5000), (5000, 1), *itertools.product(range(1, 14), repeat=2)]:
+        kept = module.seen(Image.new("RGB", (width, height), (9, 9, 9)), as_cropped)
+        side = max(1, round(0.8 * min(width, height)))
+        assert (kept.size, kept.getcolors()) == ((side, side), [(side * side, (9, 9, 9))]), "no black beyond the edge"
 
 
 def test_the_last_pictures_are_kept_within_bounds(seen, monkeypatch):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION, TiffImageFile
 
 # Files up to this many bytes are read at once. PIL reads a header in dozens of pieces, and at each of them a thread
 # waits for the interpreter: on 16 cores, 16 threads decoded no more than four.
@@ -79,10 +81,11 @@ def _opened(file: Path | str | io.BytesIO) -> Image.Image:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Decode and convert like timm's datasets do (first frame, alpha dropped, EXIF rotation not applied).
+    """Decode and convert like timm's datasets do: first frame, alpha dropped, EXIF rotation not applied but to TIFF,
+    which PIL turns by itself.
 
-    Two departures: 16-bit grey is scaled to 8 bits, where PIL would clip nearly all of it to white,
-    and 32-bit modes are a ValueError, because their range is not defined. So are an image without pixels, and one in
+    Two departures: 16-bit and 12-bit grey is scaled to 8 bits, where PIL would clip nearly all of it to white,
+    and other deep grey is a ValueError, because its range is not defined. So are an image without pixels, and one in
     PostScript, whatever its file is called: it is a program, which PIL would have another program run.
     """
     if image.format == "EPS":
@@ -92,10 +95,14 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":
         image.load()
         return image
-    if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PPM"):  # PIL scales any PGM to 16 bits
+        # TIFF's comes as it is in the file: 12 bits, or 16 of which 0 is white.
+        tags: Mapping[int, Any] = image.tag_v2 if isinstance(image, TiffImageFile) else {}
+        grey = np.asarray(image) >> tags.get(BITSPERSAMPLE, [16])[0] - 8
+        grey = 255 - grey if tags.get(PHOTOMETRIC_INTERPRETATION) == 0 else grey
+        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
-        raise ValueError(f"32-bit pixels (mode {image.mode}) have no agreed range")
+        raise ValueError(f"signed, fractional or 32-bit pixels (mode {image.mode}) have no agreed range")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # the same colours as straight to RGB, without PIL's warning
     return image.convert("RGB")
