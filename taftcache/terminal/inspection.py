@@ -233,13 +233,12 @@ def show_component_file(report: ComponentFileReport) -> None:
         say(f"certificate as stated: {bounded(c['relative_gradient'], c['distance_bound'])}")
     if said := m.get("privacy"):
         say(f"privacy as stated: {promise_text(said)}")
-    shown = ("kind", "rows", "certificate", "privacy", "convergence", "ridge_choice")
-    say(*(f"{key}: {value}" for key, value in _flat({k: v for k, v in m.items() if k not in shown})))
+    say(*(f"{key}: {value}" for key, value in _flat({k: v for k, v in m.items() if k not in ("kind", "rows")})))
     print_notes(report.notes)
 
 
 def _flat(said: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a description, whatever they are, with the path of keys to each."""
+    """All values of a description, which its reader may be about to send, with the path of keys to each."""
     for key, value in said.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{at}{key}.")

@@ -240,7 +240,8 @@ def test_a_component_that_does_not_say_how_many_rows_it_has_is_not_weighed_by_th
         taftcache.compose(opened, asking(opened, mode="weighted", weights="rows"))
         report = taftcache.import_component(opened, parcel, "elsewhere")
         assert report.rows is None
-        assert "does not say how many rows" in report.notes[0]
+        what = f"says that it was made from {said} rows, which cannot be" if said else "does not say how many rows"
+        assert (what if said != 0 else "from 0 rows, which cannot be") in report.notes[0]
         root, asked = opened.root_digest, asking(opened, mode="weighted", weights="rows")
         for refused in (taftcache.compose, taftcache.train):
             with pytest.raises(RecipeError, match="how many rows it was made from\n  got: elsewhere"):
@@ -480,6 +481,12 @@ def test_what_a_file_says_of_its_solve_is_not_taken_over(store, parcel):
         assert taken["trained_on"].keys() == {"objective", "class_rows"}, "the rest is the store's own"
         claimed = meta_of({**Component.decode(parcel.read_bytes()).meta, "imported": True})
         assert certified_distance({"elsewhere": claimed}, "elsewhere") == float("inf")
+        taftcache.compose(opened)
+        report = taftcache.evaluate(opened, proven=True)
+        assert "models/mean" not in report.proven
+        (note,) = [note for note in report.notes if "is proven" in note]
+        why = "for there is no certificate here of components/elsewhere (imported)"
+        assert note == f"no label of models/mean is proven, {why}"
 
 
 def test_a_file_says_what_it_holds_before_it_is_imported(parcel, capsys):
@@ -493,6 +500,8 @@ def test_a_file_says_what_it_holds_before_it_is_imported(parcel, capsys):
         f"component, {given.meta['rows']} rows, base ",
         f"≤ {at_most(proven)}",
         "shards: 001",
+        f"certificate.gradient: {given.meta['certificate']['gradient']}",
+        "convergence: ",
         "nothing was checked",
     ):
         assert words in told
@@ -501,9 +510,28 @@ def test_a_file_says_what_it_holds_before_it_is_imported(parcel, capsys):
     said = {"private": True, "epsilon": 2.0, "delta": 1e-5, "relation": "replace-one"}
     parcel.write_bytes(replace(given, meta={"privacy": said}).encode())
     assert "epsilon 2 at delta 1e-05" in CliRunner().invoke(app, ["inspect", str(parcel)]).output
-    parcel.write_bytes(b"{}")
-    with pytest.raises(FormatError, match=r"parcel\.safetensors: not a component"):
-        taftcache.inspect_component(parcel)
+
+
+def test_what_is_no_component_is_called_so_by_whoever_reads_it(store, parcel):
+    """Of an empty file or an npz, an import complained of JSON, or of UTF-32."""
+    other = parcel.with_name("other.npz")
+    np.savez(other, features=np.zeros(9))
+    save_file({"weight": torch.zeros(2)}, parcel, {"format": "pt"})
+    (empty := parcel.with_name("empty")).write_bytes(b"")
+    for file, why in ((empty, "header too small"), (other, "header"), (parcel, "does not say what it is")):
+        for reader in (taftcache.inspect_component, partial(taftcache.import_component, store)):
+            with pytest.raises(FormatError, match=rf"{file.name}: not a component: .*\n  got: .*{why}"):
+                reader(file)
+
+
+def test_force_replaces_no_file_that_is_no_component(store, parcel):
+    """The error advised --force, which had been given."""
+    parcel.write_bytes(b"somebody's own")
+    for force, advice in ((True, "name another file, or delete it first"), (False, "or replace an earlier one")):
+        with pytest.raises(StoreWriteError) as refused:
+            taftcache.export_component(store, "000", parcel, force=force)
+        assert advice in refused.value.do
+    assert parcel.read_bytes() == b"somebody's own"
 
 
 @pytest.mark.parametrize(

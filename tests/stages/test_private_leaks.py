@@ -164,7 +164,7 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         file, folder = header(tmp_path / "out" / f"{leaf}.safetensors"), tmp_path / "out" / leaf
         described = json.loads((folder / "taftcache.json").read_text(encoding="utf-8"))
         assert set(file) == {"base_digest", "meta"}
-        assert set(file["meta"]) == {*fields, TRAINED_ON}
+        assert set(file["meta"]) == {*fields, "rows", TRAINED_ON}, "of a mean, the sum of what its members released"
         assert set(file["meta"][TRAINED_ON]) == {"classes", "features", "objective"}, "no rows per class"
         assert set(file["meta"][TRAINED_ON]["features"]) == FEATURE_NAMES
         assert set(described["component"]) == fields

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -17,7 +19,7 @@ from taftcache.cache.format.plan import shard_names
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, local_path
+from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreWriteError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.component_file import numbers_digest, read_header
 from taftcache.model.members import forgotten_by, numbers_of
@@ -61,7 +63,6 @@ MAX_BYTES = 16 << 30
 _OF_MODELS = {"models", *(name.removeprefix(MODELS) for name in (HEAD, MEAN, WEIGHTED, EXACT))}
 _AGAIN = "export it again from where it was trained"
 _EXPORTED = "name a file that taftcache export-component wrote"
-NO_COUNT = "it does not say how many rows it was made from, so no sum can weigh it by its rows"
 NO_RECEIPT = (
     "the earlier one of that name left without a receipt, so that no audit finds what was exported with it; if its "
     "site forgot something, delete those exports, and next time first: taftcache forget {store} --component {name}"
@@ -98,7 +99,7 @@ class ComponentReport(Report):
 
 def _is_component(file: Path) -> bool:
     with suppress(FormatError):
-        return bool(file.is_file() and read_header(file))
+        return bool(read_header(file))
     return False
 
 
@@ -122,14 +123,17 @@ def export_component(store: Place, name: str, file: Path | str, *, force: bool =
     component = read_component(store, name, read_base(store, recorded_recipe(store).tangent))
     check_claim(store, name, component.meta)
     said = public_fields(component.meta)
-    rows = stated_rows(said) or _rows_of_members(store, component.record)
-    if rows and PRIVATE not in said:  # a sum names only its members, which tells nothing elsewhere
-        said["rows"] = rows
+    if rows := stated_rows(said) or _rows_of_members(store, component.record):
+        said["rows"] = rows  # of private members, the sum of what each was released with
     said[TRAINED_ON] = trained_on(store, name).as_dict()
     data = replace(component, meta=said, dual=None).encode()
     store.check_may_leave()
     if changed := not (file.is_file() and file.read_bytes() == data):  # it is there if the stage runs again
-        with whole(file, again=force and _is_component(file)) as partial:
+        if force and file.is_file() and not _is_component(file):
+            raise StoreWriteError(
+                f"cannot replace {file}: it is no component", do="name another file, or delete it first"
+            )
+        with whole(file, again=force) as partial:
             partial.write_bytes(data)
             store.check_may_leave()
     return ComponentReport(
@@ -206,7 +210,7 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
         replaced=changed and there is not None,
         next=command if changed else "",
         notes=[
-            *([NO_COUNT] if rows is None else []),
+            *_uncounted(given.meta),
             *unweighed,
             *harmless,
             *scale_notes(objectives),
@@ -319,6 +323,16 @@ def _norm_rounding(delta: Tensor, norm: float) -> float:
     held = next((dtype for dtype in coarse if torch.equal(delta, delta.to(dtype).double())), torch.float64)
     n, double, own = delta.numel(), torch.finfo(torch.float64), torch.finfo(held)
     return ((n + 2) * double.eps + own.eps) * norm + sqrt(n) * (sqrt(double.tiny) + own.tiny)
+
+
+def _uncounted(meta: Mapping[str, Any]) -> list[str]:
+    """A note if a component gives no possible number of rows."""
+    if stated_rows(meta) is not None:
+        return []
+    said = meta.get("rows")
+    what = "it does not say how many rows it was made from"
+    what = what if said is None else f"it says that it was made from {said} rows, which cannot be"
+    return [f"{what}, so no sum can weigh it by its rows"]
 
 
 def _withdrawn(store: FeatureStore, name: str, receipts: list[int]) -> str:

@@ -23,6 +23,7 @@ from taftcache.model.calibration import FIRST, Calibration, calibration_of, temp
 from taftcache.model.card import Score
 from taftcache.model.component import StoredComponents, read_base, read_component
 from taftcache.model.composition import compose
+from taftcache.model.members import imported
 from taftcache.model.meta import ComponentMeta, magnitude, meta_of
 from taftcache.model.outdated import outdated
 from taftcache.names import (
@@ -91,9 +92,9 @@ class EvaluateReport(Report):
     softmax(logits / T) of each composed model and of the probe are worth. against: the linear probe, if it was asked
     for and the rows allow one. proven: the share of labels that the certificates show to be those of the exact optimum,
     by model. It is there if it was asked for. outdated: models that were solved from other rows than the store has now.
-    notes: why there is no probe, which model does better than the default one, and more. Which held-out rows hold the
-    bytes of a training row (looked for beside the probe, or if the store is a folder of at most 1 GiB), which classes
-    only they or only training rows have, and which private models have a learning rate that they chose.
+    notes: why there is no probe or no proof, which model does better than the default one, and more. Which held-out
+    rows hold the bytes of a training row (looked for beside the probe, or if the store is a folder of at most 1 GiB),
+    which classes only they or only training rows have, and which private models have a learning rate that they chose.
     """
 
     store: Path
@@ -166,6 +167,8 @@ def evaluate(
         notes.append(f"probabilities are judged on the first {logits.rows:,} of {rows.rows:,} held-out rows")
     if against is not None and against.probe.calibration is not None:
         calibration[PROBE] = against.probe.calibration
+    shares = proven_shares(rows, store, settings, whole, progress) if proven else {}
+    notes += _unproven(store, [name for name in whole if name not in shares]) if proven else []
     notes += [*_ahead(default, {name: hits[name] for name in whole if name in hits}), *_uneven(store, rows, hits)]
     return EvaluateReport(
         store=store.path,
@@ -178,7 +181,7 @@ def evaluate(
         intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
         calibration=calibration,
         against=against,
-        proven=proven_shares(rows, store, settings, whole, progress) if proven else {},
+        proven=shares,
         outdated=outdated(store, settings.keys),
         notes=notes,
     )
@@ -388,6 +391,18 @@ def proven_shares(
             shares[name] = proven.double().mean().item()
             task.advance(1)
     return shares
+
+
+def _unproven(store: FeatureStore, names: Sequence[str]) -> list[str]:
+    """A note on each of the models ``names``, none of whose labels is proven: which certificates it lacks."""
+    said = {name: meta_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
+    known, foreign = {name for name in said if certified_distance(said, name) < inf}, imported(store)
+    notes = []
+    for name in names:
+        lacking = [part for part in said[name].coefficients or [name] if part not in known]
+        of = first_few([f"{part} (imported)" if part in foreign else part for part in lacking])
+        notes.append(f"no label of {name} is proven, for there is no certificate here of {of}")
+    return notes
 
 
 def _held_out(store: FeatureStore) -> Shard:
