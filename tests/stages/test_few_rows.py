@@ -109,19 +109,23 @@ def test_an_import_counts_rows_and_classes_unless_it_is_told(tmp_path):
     assert {*taftcache.import_(tmp_path / "f.npz", tmp_path / "f").shards} == {"000", "001", "held-out"}
 
 
-def test_what_may_help_is_named_where_the_probe_is_ahead(tmp_path):
+def test_what_may_help_is_named_where_the_probe_is_ahead(tmp_path, monkeypatch):
     """``evaluate`` said that the model loses, and no more."""
     labels = np.repeat(np.arange(K), 1 + np.arange(K) % 3 * 4)
     path = tmp_path / "s"
     test = vectors(np.arange(200) % K)
     taftcache.import_vectors(*vectors(labels), path, test=test, overrides={"data.held_out": 0})
-    behind = SimpleNamespace(verdict="behind")
+    behind, best = SimpleNamespace(verdict="behind"), SimpleNamespace(rows=1, of=1, calibration=None)
+    monkeypatch.setattr("taftcache.stages.look.evaluation.linear_probe", lambda *_: (best, np.ones(200, bool)))
     weights, loss = "--set objective.class_weights=balanced", "--set objective.loss=cross_entropy"
     with FeatureStore(path, mode="a") as store:
         assert _few_rows(store, None) == _few_rows(store, SimpleNamespace(verdict="within noise")) == []
         (note,) = _few_rows(store, behind)
         assert "classes have 1 to 9 training rows" in note
         assert note.endswith(f"next: taftcache train {path} {weights}, or with {loss}")
+        taftcache.train(store)
+        taftcache.compose(store)
+        assert taftcache.evaluate(store, probe=True).notes == [note]
         taftcache.train(store, overrides={"objective.class_weights": "balanced"})
         assert _few_rows(store, behind)[0].endswith(f"train {path} {loss}")
         taftcache.train(store, overrides={"objective.loss": "cross_entropy"})
