@@ -347,9 +347,9 @@ class _Known:
     def _there(self) -> frozenset[str | None]:
         stayed, _ = withdrawn(self.store)
         found = set[str | None]()
-        for name in filter(is_model, self.store.objects()):
+        for name in filter(is_model, self.store.objects().keys() - stayed.keys()):
             with suppress(StoreError):  # verify has said it
-                found |= {_numbers(self.store.read_object(name))} if name not in stayed else set()
+                found.add(_numbers(self.store.read_object(name)))
         return frozenset(found)
 
 
@@ -448,12 +448,12 @@ def _of_store(known: _Known, path: Path) -> tuple[_Verdict, list[str] | None]:
         return _Verdict("found", f"a store with rows of forgotten ids: {count}"), strays
     if said:
         return _Verdict("found", f"a store that names forgotten ids: {len(said)}"), strays
-    if not known.before:
-        return KEPT_BY_STORE if kept else FINE, strays
-    if count := sum(verdict.kind == "found" for verdict in taken):
+    if known.before and (count := sum(verdict.kind == "found" for verdict in taken)):
         text = f"a store with components that were forgotten here: {count}"
         return _Verdict("found", text, do=OTHER_COMPONENT), strays
-    return KEPT_BY_STORE if kept else UNREAD if unread else UNSURE if UNSURE in taken else FINE, strays
+    if kept:
+        return KEPT_BY_STORE, strays
+    return (UNREAD if unread else UNSURE if UNSURE in taken else FINE) if known.before else FINE, strays
 
 
 def _said_by(known: _Known, other: FeatureStore) -> set[str]:
