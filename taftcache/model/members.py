@@ -4,11 +4,12 @@ forgotten. No torch here, for looking must start fast."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import Any
 
 from taftcache.cache.format import ledger
+from taftcache.cache.format.fault import intact
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.model.component_file import numbers_digest
@@ -58,11 +59,12 @@ def recorded_members(name: str, meta: Mapping[str, Any]) -> Collection[str]:
 
 def numbers_of(store: FeatureStore, names: Iterable[str]) -> dict[str, str]:
     """The digest of each component's numbers, by name; without those that are damaged, for verify to report."""
-    found = {}
-    for name in names:
-        with suppress(StoreError):
-            found[name] = numbers_digest(store.read_object(name))
-    return found
+
+    def numbers(name: str) -> str:
+        return numbers_digest(store.read_object(name))
+
+    found = {name: intact(partial(numbers, name)) for name in names}
+    return {name: own for name, own in found.items() if own is not None}
 
 
 def twins(store: FeatureStore, names: Collection[str]) -> list[str]:
@@ -75,12 +77,12 @@ def forgotten_by(store: FeatureStore, numbers: str) -> list[int] | None:
     """The receipts that forgot a component whose numbers have the digest ``numbers``, as the ledger says; None if none
     was forgotten."""
     text = NUMBERS + numbers
-    if not store.is_forgotten(text):
-        return None
-    with suppress(StoreError):
+
+    def naming() -> list[int]:
         own = ledger.tombstone(text, ledger.read_key(store.root, store.manifest))
         return [entry["seq"] for entry in store.ledger() if own in entry.get("ids", ())]
-    return []
+
+    return (intact(naming) or []) if store.is_forgotten(text) else None
 
 
 def withdrawn(store: FeatureStore) -> tuple[dict[str, list[int]], dict[str, list[int]]]:

@@ -107,8 +107,8 @@ def receipt_lines(r: Receipt, unreadable: bool) -> list[str]:
         rows = ", ".join(f"{counted(n, 'row')} of {name}" for name, n in r.shards.items()) or "no row"
         without = r.samples - sum(r.shards.values())  # skipped samples, and those of an unfinished extraction
         rows += " removed" + (f", {without} had no row in a shard" if without > 0 else "")
-        gone = [name for name in r.destroyed if is_component(name)]
-        what = counted(r.samples, "id") if r.samples or not gone else counted(len(gone), "component")
+        out = [] if r.samples or r.classes_removed else [name for name in r.destroyed if is_component(name)]
+        what = counted(len(out), "component") if out else counted(r.samples, "id")
         lines = [f"receipt {r.seq}, {r.time}: {what} forgotten by {r.mode}; {rows}"]
         lines.append(renewed_text(r.renewed))
     else:

@@ -14,6 +14,7 @@ import tarfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
@@ -35,6 +36,7 @@ from taftcache.cache.kept_keys import TombstoneKeys
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreWriteError
+from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION, read_description
 from taftcache.model.programs import PROGRAM
 from taftcache.model.saved import CARD, WEIGHTS
@@ -99,6 +101,24 @@ def test_by_products_of_forgotten_rows(store, tmp_path):
     assert note.endswith("before a request has what was forgotten; delete it, and export it again")
     with pytest.raises(RecipeError, match="not a folder"):
         taftcache.audit(store, also=[place / "nowhere"])
+
+
+def test_an_exported_model_is_known_to_be_a_component_that_was_forgotten(store, tmp_path):
+    """It names a state that no receipt knows, and a note said no more."""
+    file = taftcache.export_component(store, "000", tmp_path / "site.safetensors").file
+    part = Component.decode(file.read_bytes())
+    file.write_bytes(replace(part, delta=part.delta / 2).encode())
+    taftcache.import_component(store, file, "site")
+    (out := tmp_path / "out").mkdir()
+    for model in ("000", "site"):
+        taftcache.export_model(store, out / model, model=model)
+    taftcache.compose(store)
+    taftcache.forget(store, components=["site"])
+    report = taftcache.audit(store, also=[out])
+    assert [(f.where, f.problem) for f in report.findings] == [
+        (str(out / "site" / DESCRIPTION), "it has the numbers of a component that was forgotten here by receipt 1")
+    ]
+    assert [note for note in report.notes if f"000/{DESCRIPTION}" in note]
 
 
 def test_a_program_is_judged_by_the_model_that_it_was_exported_with(store, tmp_path):

@@ -162,7 +162,7 @@ def test_an_audit_finds_what_was_forgotten_under_another_name_in_a_file_and_in_a
         name: (kind, f"{has} forgotten here{by}")
         for name, kind, has, by in (
             ("components/charite", "forgotten component", "its numbers are those of a component that was", one),
-            (str(elsewhere / "inbox.safetensors"), "by-product", "a component with the numbers of one that was", one),
+            (str(elsewhere / "inbox.safetensors"), "by-product", "it has the numbers of a component that was", one),
             (str(elsewhere / "backup"), "by-product", "a store with components that were", ": 2"),
         )
     }

@@ -16,9 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 from taftcache.backbone.files import file_digest
 from taftcache.backbone.sources.folder import SUFFIXES
@@ -309,28 +308,32 @@ class _Known:
         return _Verdict("left") if "present" in states and not is_of_store(file) else FINE
 
     def of_component(self, data: bytes) -> _Verdict:
-        """The verdict on a component: its numbers may match none of the store, or those of one that was forgotten."""
+        """The verdict on a file or object that may be a component."""
         own = _numbers(data)
-        if own is None or own in self._there:
-            return FINE
-        receipts = forgotten_by(self.store, own)
-        if receipts is None:
-            return UNSURE
-        by = by_receipts(receipts)
-        return _Verdict("found", f"a component with the numbers of one that was forgotten here {by}", do=WITHDRAWN)
+        return FINE if own is None else self._of_numbers(own)
 
-    def of_model(self, folder: Path) -> _Verdict:
-        """The verdict on an exported model that names the store as it is now: it must be the one of that name there."""
+    def of_model(self, folder: Path, by_state: _Verdict) -> _Verdict:
+        """The verdict on an exported model, of which the one ``by_state`` goes by what it names: it may be a component
+        that was forgotten; and if it names the store as it is now, it must be the one of that name there."""
         named, weights = read_description(folder).model, folder / WEIGHTS
         if not weights.is_file():
             return UNSURE
-        moved = under("delta", load_file(weights))
-        shapes = {name: tuple(tensor.shape) for name, tensor in moved.items()}
-        if is_model(named) and named in self.store.objects():
-            own = Component.decode(self.store.read_object(named))
-            if own.layout.shapes == shapes and torch.equal(own.layout.flatten(moved), own.delta):
-                return FINE
+        own = numbers_digest(save(under("delta", load_file(weights))))
+        if (forgotten := self._of_numbers(own)).kind == "found":
+            return forgotten
+        there = is_model(named) and named in self.store.objects()
+        if by_state != FINE or (there and _numbers(self.store.read_object(named)) == own):
+            return by_state
         return _Verdict("found", "a model that names the store as it is now, but is not the model of its name there")
+
+    def _of_numbers(self, own: str) -> _Verdict:
+        """The verdict on numbers with the digest ``own``: what is no model of the store may be one that it forgot."""
+        if own in self._there:
+            return FINE
+        if (receipts := forgotten_by(self.store, own)) is None:
+            return UNSURE
+        text = f"it has the numbers of a component that was forgotten here {by_receipts(receipts)}"
+        return _Verdict("found", text, do=WITHDRAWN)
 
     @cached_property
     def suffixes(self) -> frozenset[str]:
@@ -347,9 +350,9 @@ class _Known:
     def _there(self) -> frozenset[str | None]:
         stayed, _ = withdrawn(self.store)
         found = set[str | None]()
-        for name in filter(is_model, self.store.objects()):
+        for name in filter(is_model, self.store.objects().keys() - stayed.keys()):
             with suppress(StoreError):  # verify has said it
-                found |= {_numbers(self.store.read_object(name))} if name not in stayed else set()
+                found.add(_numbers(self.store.read_object(name)))
         return frozenset(found)
 
 
@@ -448,12 +451,12 @@ def _of_store(known: _Known, path: Path) -> tuple[_Verdict, list[str] | None]:
         return _Verdict("found", f"a store with rows of forgotten ids: {count}"), strays
     if said:
         return _Verdict("found", f"a store that names forgotten ids: {len(said)}"), strays
-    if not known.before:
-        return KEPT_BY_STORE if kept else FINE, strays
-    if count := sum(verdict.kind == "found" for verdict in taken):
+    if known.before and (count := sum(verdict.kind == "found" for verdict in taken)):
         text = f"a store with components that were forgotten here: {count}"
         return _Verdict("found", text, do=OTHER_COMPONENT), strays
-    return KEPT_BY_STORE if kept else UNREAD if unread else UNSURE if UNSURE in taken else FINE, strays
+    if kept:
+        return KEPT_BY_STORE, strays
+    return (UNREAD if unread else UNSURE if UNSURE in taken else FINE) if known.before else FINE, strays
 
 
 def _said_by(known: _Known, other: FeatureStore) -> set[str]:
@@ -513,8 +516,8 @@ def _of_readable(known: _Known, path: Path) -> _Verdict:
         return known.of_component(path.read_bytes())
     if verdict is None:
         return _beside(known, path) or COMMON if named == COMMON or ids or numbers else FINE
-    if verdict == FINE and path.name == DESCRIPTION and known.before:
-        return known.of_model(path.parent)
+    if verdict in (FINE, UNSURE) and path.name == DESCRIPTION and known.before:
+        return known.of_model(path.parent, verdict)
     is_student = verdict.kind == "found" and f'"{ROWS_OF}' in read.about
     return replace(verdict, of_student=True) if is_student else verdict
 

@@ -142,7 +142,8 @@ def forget(
     without; no id of a forgotten sample is kept that could match.
 
     ``signing_key`` is a file with an Ed25519 key that the receipt is signed with. ``with_copies``: rows with the same
-    bytes under other ids, including held-out ones, are forgotten too.
+    bytes under other ids, including held-out ones, and components with the same numbers under other names are forgotten
+    too.
 
     A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
     would spend more of its budget; the receipt says so. If a class is removed, so is the component.
