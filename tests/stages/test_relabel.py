@@ -62,7 +62,8 @@ def test_corrected_labels_are_named_and_taken_in(tmp_path, images, more, capsys)
     wrong = {i: own for i, own in labels_of(images, but=more).items() if right[i] != own}
     note = f"{len(wrong)} rows of another class than the data says now (first: {min(wrong)}, '{wrong[min(wrong)]}' in"
     for report in (taftcache.extract(made), taftcache.run(made).extract, taftcache.append(made, dry_run=True)):
-        assert [text for text in report.notes if text.startswith(note) and "append --relabel" in text]
+        (said,) = (text for text in report.notes if text.startswith(note))
+        assert "append --relabel takes corrected labels in; if it was another table that corrected the store's" in said
     assert tree(tmp_path / "store") == before
     planned = taftcache.append(made, relabel=True, dry_run=True)
     assert tree(tmp_path / "store") == before
@@ -235,6 +236,10 @@ def test_labels_that_cannot_be_taken_in(tmp_path, images):
             taftcache.append(made, relabel=True, dry_run=dry_run)
     report = taftcache.append(made, relabel=True, new_classes="skip")
     assert (report.new_classes, report.relabelled) == ({"bird": 1}, {})
+    assert report.notes == [
+        "labels kept: 1 row, for which the data has classes that the store does not have: bird (1); --new-classes take "
+        "takes it in"
+    ]
     assert tree(tmp_path / "store") == before
     taken = taftcache.append(
         asked(shutil.copytree(tmp_path / "store", tmp_path / "taken"), table, images), relabel=True, new_classes="take"
@@ -374,6 +379,37 @@ def test_corrected_labels_of_vectors(tmp_path):
     assert sum(report.relabelled.values()) == 5
     taftcache.import_vectors(x, right, fresh, ids=ids)
     assert tree(path) == tree(fresh)
+
+
+@pytest.mark.parametrize("choice", ["refuse", "skip", "take"])
+def test_a_class_that_differs_from_the_stores_in_blanks_is_refused(tmp_path, choice):
+    """It became a class of its own: only the labels that were given together were compared."""
+    x, ids = np.random.default_rng(0).standard_normal((20, 4)), [f"v{k}" for k in range(20)]
+    taftcache.import_vectors(x, ["0", "1"] * 10, tmp_path / "store", ids=ids)
+    before = tree(tmp_path / "store")
+    for given in ([*ids[:9], "new"], ids[:10]):
+        with pytest.raises(DataError, match=r"differ only in blanks at their ends\n.*'1 ', in the store '1'"):
+            taftcache.append_vectors(
+                x[:10], ["0", "1 "] * 5, tmp_path / "store", ids=given, relabel=True, new_classes=choice
+            )
+    assert tree(tmp_path / "store") == before
+
+
+def test_an_image_that_moved_to_the_folder_of_another_class_is_named(tmp_path, images):
+    """It was taken in beside its row with the wrong label, as --relabel had no word for that."""
+    source = shutil.copytree(images, tmp_path / "images")
+    made = recipe(tmp_path / "store", data={"source": "folder", "train": str(source)})
+    taftcache.extract(made)
+    moved = min((source / "1").iterdir())
+    moved.rename(source / "2" / moved.name)
+    begin = f"by their file names, moved to the folder of another class: 1/{moved.name} (2/{moved.name} now); append "
+    for notes in (taftcache.extract(made).notes, taftcache.append(made, relabel=True).notes):
+        (note,) = (text for text in notes if text.startswith(begin))
+        assert note.endswith(f"take the row out: forget --sample 1/{moved.name}")
+    assert sum(taftcache.append(made).added.values()) == 0
+    taftcache.forget(tmp_path / "store", [f"1/{moved.name}"])
+    with FeatureStore(tmp_path / "store") as store:
+        assert f"2/{moved.name}" in store.every_id
 
 
 def test_a_correction_of_what_is_not_there_is_refused(tmp_path, images):

@@ -140,7 +140,7 @@ def _put(root: Home, file: str, wanted: str, data: Any, how: str, done: Repaired
     return True
 
 
-_OTHER = "the data, the weights or the libraries are not those of the extraction; nothing was written"
+_OTHER = "the data or its labels, the weights or the libraries are not those of the store; nothing was written"
 
 
 class _DamagedShard:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from taftcache.cache.format.plan import other_forms
 from taftcache.cache.store import FeatureStore
-from taftcache.names import counted, first_few
+from taftcache.names import counted, first_few, typed
 
 
 class Away(NamedTuple):
@@ -46,26 +46,39 @@ def rows_away(store: FeatureStore, given: Collection[str], *, numbered: bool) ->
 
 
 def renamed_notes(store: FeatureStore, away: Away, given: Mapping[str, str], out: Collection[str]) -> list[str]:
-    """A note on classes of which most rows are ``away``, while images that are ``given`` (id -> class), new and not to
-    stay ``out``, have the same paths below the folder of another class: it was renamed, and so its images."""
+    """Notes on rows that are ``away``, while images that are ``given`` (id -> class), new and not to stay ``out``, have
+    the same paths below the folder of another class. If these are most rows of a class, the folder was renamed, and so
+    its images; else the images were moved."""
     if not away.ids:
         return []
     held = store.every_id
     gone, fresh = {*away.ids}, given.keys() - held - {*out}
     now = defaultdict[str, list[str]](list)
     for i in fresh - other_forms(fresh, held).keys():  # what is named in another form is refused as such
-        now[_without_class(i, given[i])].append(given[i])
+        now[_without_class(i, given[i])].append(i)
     rows = [
         (i, store.classes[k]) for part in store.every_shard for i, k in zip(part.sample_ids, part.labels, strict=True)
     ]
     every = Counter(name for _, name in rows)
-    moves = Counter((name, other) for i, name in rows if i in gone for other in now[_without_class(i, name)])
-    # most rows, for a few files of other images may have the same names, 0001.png say
-    lie = [f"of {name} ({n}) lie in {other}" for (name, other), n in sorted(moves.items()) if 2 * n > every[name]]
-    return lie and [
+    moves = defaultdict[tuple[str, str], dict[str, str]](dict)
+    for i, name in rows:
+        for new in now[_without_class(i, name)] if i in gone else ():
+            moves[name, given[new]][i] = new
+    renamed = {of: some for of, some in sorted(moves.items()) if 2 * len(some) > every[of[0]]}
+    lie = [f"of {name} ({len(some)}) lie in {other}" for (name, other), some in renamed.items()]
+    moved = {i: new for of, some in moves.items() if of not in renamed for i, new in some.items()}
+    notes = lie and [
         f"by their file names, the images {first_few(lie, 20)} now: an image in a renamed folder has another id, and "
         "is taken in again beside its row of the old class; a folder that has its old name again keeps its rows"
     ]
+    if moved:  # a few, for other images may have the same names, 0001.png say
+        pairs, first = [f"{i} ({new} now)" for i, new in sorted(moved.items())], typed(min(moved))
+        notes.append(
+            f"by their file names, moved to the folder of another class: {first_few(pairs)}; append takes in a moved "
+            "image as a new one, with --relabel, too, and its row keeps the old class; if it is the same image, take "
+            f"the row out: forget --sample {first}"
+        )
+    return notes
 
 
 def _without_class(sample: str, name: str) -> str:

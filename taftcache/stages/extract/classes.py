@@ -53,7 +53,8 @@ def other_classes_note(found: Mapping[str, tuple[str, str]]) -> list[str]:
     own, given = in_quotes(*found[first])
     return [
         f"{counted(len(found), 'row')} of another class than the data says now (first: {first}, {own} in the store, "
-        f"{given} in the data); taftcache append --relabel takes corrected labels in"
+        f"{given} in the data); taftcache append --relabel takes corrected labels in; if it was another table that "
+        "corrected the store's, correct this one, too"
     ]
 
 
@@ -109,6 +110,18 @@ def class_indexes(store: FeatureStore, theirs: Sequence[str]) -> list[int]:
     """For each class of a source its index in the store, -1 for one that it does not have."""
     index = {name: k for k, name in enumerate(store.classes)}
     return [index.get(name, -1) for name in theirs]
+
+
+def check_blanks(store: FeatureStore, names: Iterable[str]) -> None:
+    """DataError if one of these new names differs from one of the store's only in blanks."""
+    bare = {name.strip(): name for name in store.classes}
+    for name in names:
+        if (own := bare.get(name.strip(), name)) != name:
+            raise DataError(
+                f"a class of the data and one of {store.path} differ only in blanks at their ends",
+                got=f"{name!r}, in the store {own!r}",
+                do="write it as the store has it",
+            )
 
 
 def check_classes(store: FeatureStore, classes: Iterable[str], *, relabel: bool = False) -> None:

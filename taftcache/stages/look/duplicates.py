@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import ArgumentError, StoreError, check_counts
+from taftcache.names import counted
 from taftcache.stages.look.row_table import RowTable, Top
 from taftcache.stages.look.seen import private_notes
 from taftcache.stages.look.vectors import mean_vectors
@@ -48,8 +49,8 @@ class DuplicatesReport(Report):
 
     threshold: the least similarity that is listed. rows: how many were compared. leaks_found, pairs_found: how many
     leaks and pairs there are, listed or not. leaks: pairs of a training row and a held-out one. pairs: pairs of rows
-    with the same role. notes: on rows too far out to compare by, and on promises of privacy. The promise of private
-    models does not cover this list.
+    with the same role. notes: on rows too far out to compare by, on pairs with two different labels, and on promises
+    of privacy. The promise of private models does not cover this list.
     """
 
     store: Path
@@ -90,13 +91,15 @@ def duplicates(
     progress, table = or_silent(progress), RowTable.of(store)
     scaled = _scaled(mean_vectors(table, progress))
     far = _far_out(scaled, table)
-    kinds = (Top(top), Top(top))
+    kinds, unlike = (Top(top), Top(top)), [0, 0]
     held = table.held_out
     for first, second, alike in _reaching(scaled, threshold, progress):
         across = held[first] != held[second]
-        for kind, chosen in zip(kinds, (across, ~across), strict=True):
-            kind.add(-alike[chosen], first[chosen], second[chosen])
-    leaks, pairs = ([_pair(store, table, first, second, -unlike) for unlike, first, second in kind] for kind in kinds)
+        differs = table.label[first] != table.label[second]
+        for k, chosen in enumerate((across, ~across)):
+            kinds[k].add(-alike[chosen], first[chosen], second[chosen])
+            unlike[k] += int(differs[chosen].sum())
+    leaks, pairs = ([_pair(store, table, first, second, -apart) for apart, first, second in kind] for kind in kinds)
     return DuplicatesReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -106,8 +109,14 @@ def duplicates(
         pairs_found=kinds[1].count,
         leaks=leaks,
         pairs=pairs,
-        notes=[*far, *private_notes(store)],
+        notes=[*far, *_unlike(*unlike), *private_notes(store)],
     )
+
+
+def _unlike(leaks: int, pairs: int) -> list[str]:
+    """A note on pairs whose two labels differ."""
+    found = [counted(n, what) for n, what in ((leaks, "leak"), (pairs, "pair")) if n]
+    return found and [f"with two different labels: {', '.join(found)}"]
 
 
 def _far_out(scaled: NDArray[np.float32], table: RowTable) -> list[str]:

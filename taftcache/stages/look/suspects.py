@@ -213,8 +213,8 @@ def _unknown(
     ]
     rare = 2 * len(classes) * of[found].min() < len(labels)
     return [
-        f"most rows of {counted(len(names), 'class')} get another class than their label; the judge may not know "
-        f"{them(len(names))}, and so says little about these labels: {first_few(names)}"
+        f"most rows of {counted(len(names), 'class')} get another class than their label; either most of these "
+        f"labels are wrong, or the judge does not know {them(len(names))}: {first_few(names)}"
         + ('; objective.class_weights = "balanced" weighs rare classes up' if alike and rare else "")
     ]
 

@@ -14,7 +14,7 @@ from taftcache.errors import DataError, StoreError
 from taftcache.names import BASE, PRIVATE, component_of, counted, first_few, is_model, with_counts
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import is_complete, making_of, making_others, planned_shards
-from taftcache.stages.extract.classes import Growth, check_classes
+from taftcache.stages.extract.classes import Growth, check_blanks, check_classes
 from taftcache.stages.extract.forgotten import StayOut
 from taftcache.stages.extract.plan import PlannedShard, plan_more
 
@@ -31,6 +31,7 @@ class AppendPlan:
     shards: the new samples by the shard that they go to, in the order of names.
     known: how many samples were there before. unread: how many of those had been skipped.
     closed, strange: the classes of samples that are left out, one name for each sample; ``alone`` as in `StayOut`.
+    unlabelled: the classes that rows would get if the store had them, one name for each row.
     """
 
     root_before: str
@@ -45,6 +46,7 @@ class AppendPlan:
     unread: int
     closed: list[str]
     strange: list[str]
+    unlabelled: list[str]
     alone: Collection[str]
 
 
@@ -83,10 +85,11 @@ def plan_append(
     kinds = _by_kind(rows, [*given[0], *(given[1] or ())], out, skipped.keys(), mended)
     check_forms([*kinds["new"], *kinds["strange"]], chain(rows, skipped))
     corrected = relabelled or {}
-    strange = [out.strange[i] for i in (*kinds["strange"], *(i for i in corrected if i in out.strange))]
-    check_forms(dict.fromkeys([*strange, *growth.added]), store.classes, "classes")
+    strange, unlabelled = ([out.strange[i] for i in ids if i in out.strange] for ids in (kinds["strange"], corrected))
+    check_forms(dict.fromkeys([*strange, *unlabelled, *growth.added]), store.classes, "classes")
+    check_blanks(store, [*strange, *unlabelled, *growth.added])
     if growth.new_classes == "refuse":
-        check_classes(store, strange, relabel=bool(corrected))
+        check_classes(store, [*strange, *unlabelled], relabel=bool(corrected))
     lost = {n: ref.meta for n, ref in store.objects().items() if growth.added and not n.startswith(BASE)}
     weights, new = recorded_recipe(store).compose.weights, {*kinds["new"]}
     named = () if isinstance(weights, str) else weights
@@ -111,6 +114,7 @@ def plan_append(
         unread=len(kinds["unread"]),
         closed=[out.closed[i] for i in kinds["closed"]],
         strange=strange,
+        unlabelled=unlabelled,
         alone=out.alone,
     )
 

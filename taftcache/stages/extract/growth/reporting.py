@@ -10,7 +10,7 @@ from pathlib import Path
 
 from taftcache.backbone.forward.extract import RowCounts
 from taftcache.cache.store import FeatureStore
-from taftcache.names import BUDGET_ALLOWS, PRIVATE, component_of, counted, first_few, is_model
+from taftcache.names import BUDGET_ALLOWS, PRIVATE, component_of, counted, first_few, is_model, with_counts
 from taftcache.stages.completeness import subtracted_among
 from taftcache.stages.extract.forgotten import NOT_THERE, left_out_notes, taking
 from taftcache.stages.extract.growth.planning import AppendPlan, class_notes
@@ -83,7 +83,7 @@ def append_report(
         seconds=time.perf_counter() - begin,
         dry_run=counts is None,
         closed=dict(sorted(Counter(plan.closed).items())),
-        new_classes=plan.growth.added or dict(sorted(Counter(plan.strange).items())),
+        new_classes=plan.growth.added or dict(sorted(Counter([*plan.strange, *plan.unlabelled]).items())),
         dropped=list(filter(is_model, plan.lost)),
         not_in_source=list(not_in_source),
         notes=[
@@ -93,6 +93,7 @@ def append_report(
             *subtracted_among(store, present),
             *left_out_notes(plan.closed),
             *left_out_notes(plan.strange, NOT_THERE, taking(len(plan.strange), plan.alone)),
+            *_unlabelled_note(plan),
             *([] if counts is None else _unmade_notes(store, plan)),
         ],
     )
@@ -112,6 +113,14 @@ def _unmade_notes(store: FeatureStore, plan: AppendPlan) -> list[str]:
         for shard in plan.shards
         if not store.has_shard(shard.name)
     ]
+
+
+def _unlabelled_note(plan: AppendPlan) -> list[str]:
+    """A note on rows that keep their labels."""
+    if not (names := plan.unlabelled):
+        return []
+    kept = f"labels kept: {counted(len(names), 'row')}, for which the data has {NOT_THERE}"
+    return [f"{kept}: {with_counts(Counter(names))}; {taking(len(names), plan.alone)}"]
 
 
 def _label_notes(store: FeatureStore, plan: AppendPlan) -> list[str]:
