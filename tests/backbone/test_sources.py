@@ -13,6 +13,7 @@ import pytest
 from PIL import EpsImagePlugin, ExifTags, Image
 
 from taftcache.backbone.sources.base import Item
+from taftcache.backbone.sources.folder import images_below
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.sources.pictures import decoded
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb, to_rgb
@@ -139,6 +140,26 @@ def test_links_to_files_and_folders_are_followed(folder, tmp_path):
     source = only(source="folder", train=str(folder))
     assert len(source.items) == 14
     assert Item("ant/linked.png", 0) in source.items
+
+
+@pytest.mark.parametrize("link", ["dog", "ant/more", "ant/n.01"])
+@pytest.mark.parametrize("to", ["gone", "ant/0.png/x", None])
+def test_a_link_that_leads_nowhere_is_no_empty_folder(folder, link, to):
+    """A mount that was not there took a class, or a part of one, without a word."""
+    (folder / link).symlink_to(folder / (to or link))
+    for images in (lambda: only(source="folder", train=str(folder)), lambda: images_below(folder)):
+        with pytest.raises(DataError, match=rf"what the link {folder / link} leads to cannot be reached\n  got: /"):
+            images()
+    (folder / link).rename(folder / "ant" / "x.png")  # reading refuses it, or skips it
+    assert Item("ant/x.png", 0) in only(source="folder", train=str(folder)).items
+
+
+def test_the_link_is_named_that_leads_back(folder):
+    """Not a real folder behind it, which holds the images."""
+    (folder / "bee" / "up").symlink_to("..")
+    for images in (lambda: only(source="folder", train=str(folder)), lambda: images_below(folder / "bee")):
+        with pytest.raises(DataError, match=f"the link {folder / 'bee' / 'up'} must not lead back"):
+            images()
 
 
 @pytest.mark.parametrize("damage", [b"", b"not an image", None], ids=["empty", "text", "cut short"])
