@@ -10,6 +10,7 @@ import struct
 
 import numpy as np
 import pytest
+import torch
 from PIL import EpsImagePlugin, ExifTags, Image
 
 from taftcache.backbone.sources.base import Item
@@ -299,6 +300,24 @@ def test_what_timm_would_run_or_stream_is_refused(monkeypatch, train, root, name
 def test_a_timm_dataset_that_is_not_there(tmp_path):
     with pytest.raises(DataError, match="cifar10"):
         only(source="timm", train="torch/cifar10", root=str(tmp_path))
+
+
+# pictures that a program passes in
+
+
+@pytest.mark.parametrize(
+    ("picture", "said"),
+    [
+        (np.ma.masked_less(PIXELS[0], 9), "the image at index 2 cannot be read\n  got: .*masked pixels"),
+        (torch.zeros(3, 40, 30, dtype=torch.uint8), "got: Tensor: channels come last, and there are 30 of them"),
+        ("", "the image at index 2 is missing"),
+    ],
+    ids=["masked", "channels first", "no name"],
+)
+def test_what_is_wrong_with_a_picture_is_said(picture, said):
+    with pytest.raises(UnreadableImage, match=said):
+        decoded(picture, 2)
+    assert decoded(np.ma.masked_array(PIXELS[0]), 2).size == (11, 9)
 
 
 # limits, modes, recipes
