@@ -309,7 +309,7 @@ def test_a_timm_dataset_that_is_not_there(tmp_path):
     ("picture", "said"),
     [
         (np.ma.masked_less(PIXELS[0], 9), "the image at index 2 cannot be read\n  got: .*masked pixels"),
-        (torch.zeros(3, 40, 30, dtype=torch.uint8), "got: Tensor: channels come last, and there are 30 of them"),
+        (torch.zeros(3, 40, 30, dtype=torch.uint8), "got: Tensor: channels must come last, and there are 30 of them"),
         ("", "the image at index 2 is missing"),
     ],
     ids=["masked", "channels first", "no name"],

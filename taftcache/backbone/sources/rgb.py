@@ -45,7 +45,7 @@ def as_rgb(picture: Picture) -> Image.Image:
         raise ValueError("it has masked pixels, of which no value is known")
     pixels = np.asarray(picture)
     if pixels.ndim == 3 and pixels.shape[2] > 4:
-        raise ValueError(f"channels come last, and there are {pixels.shape[2]} of them")
+        raise ValueError(f"channels must come last, and there are {pixels.shape[2]} of them")
     return to_rgb(Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels))
 
 
