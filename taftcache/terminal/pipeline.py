@@ -171,7 +171,7 @@ def show_extract(report: ExtractReport) -> None:
         speed = report.images / report.seconds if report.seconds else 0
         OUT.print(
             f"{counted(report.images, 'image')} run in {report.seconds:.1f} s ({speed:.0f} a second),"
-            f" {report.skipped} skipped"
+            f" {report.skipped} skipped{', which taftcache inspect names' if report.skipped else ''}"
         )
     else:
         OUT.print("Nothing to do: every shard is in the store.")

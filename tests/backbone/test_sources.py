@@ -10,9 +10,11 @@ import struct
 
 import numpy as np
 import pytest
+import torch
 from PIL import EpsImagePlugin, ExifTags, Image
 
 from taftcache.backbone.sources.base import Item
+from taftcache.backbone.sources.folder import images_below
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.sources.pictures import decoded
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb, to_rgb
@@ -136,6 +138,26 @@ def test_links_to_files_and_folders_are_followed(folder, tmp_path):
     source = only(source="folder", train=str(folder))
     assert len(source.items) == 14
     assert Item("ant/linked.png", 0) in source.items
+
+
+@pytest.mark.parametrize("link", ["dog", "ant/more", "ant/n.01"])
+@pytest.mark.parametrize("to", ["gone", "ant/0.png/x", None])
+def test_a_link_that_leads_nowhere_is_no_empty_folder(folder, link, to):
+    """A mount that was not there took a class, or a part of one, without a word."""
+    (folder / link).symlink_to(folder / (to or link))
+    for images in (lambda: only(source="folder", train=str(folder)), lambda: images_below(folder)):
+        with pytest.raises(DataError, match=rf"what the link {folder / link} leads to cannot be reached\n  got: /"):
+            images()
+    (folder / link).rename(folder / "ant" / "x.png")  # reading refuses it, or skips it
+    assert Item("ant/x.png", 0) in only(source="folder", train=str(folder)).items
+
+
+def test_the_link_is_named_that_leads_back(folder):
+    """Not a real folder behind it, which holds the images."""
+    (folder / "bee" / "up").symlink_to("..")
+    for images in (lambda: only(source="folder", train=str(folder)), lambda: images_below(folder / "bee")):
+        with pytest.raises(DataError, match=f"the link {folder / 'bee' / 'up'} must not lead back"):
+            images()
 
 
 @pytest.mark.parametrize("damage", [b"", b"not an image", None], ids=["empty", "text", "cut short"])
@@ -275,6 +297,24 @@ def test_what_timm_would_run_or_stream_is_refused(monkeypatch, train, root, name
 def test_a_timm_dataset_that_is_not_there(tmp_path):
     with pytest.raises(DataError, match="cifar10"):
         only(source="timm", train="torch/cifar10", root=str(tmp_path))
+
+
+# pictures that a program passes in
+
+
+@pytest.mark.parametrize(
+    ("picture", "said"),
+    [
+        (np.ma.masked_less(PIXELS[0], 9), "the image at index 2 cannot be read\n  got: .*masked pixels"),
+        (torch.zeros(3, 40, 30, dtype=torch.uint8), "got: Tensor: channels must come last, and there are 30 of them"),
+        ("", "the image at index 2 is missing"),
+    ],
+    ids=["masked", "channels first", "no name"],
+)
+def test_what_is_wrong_with_a_picture_is_said(picture, said):
+    with pytest.raises(UnreadableImage, match=said):
+        decoded(picture, 2)
+    assert decoded(np.ma.masked_array(PIXELS[0]), 2).size == (11, 9)
 
 
 # limits, modes, recipes

@@ -28,7 +28,7 @@ from taftcache.stages.extract.forgotten import forgotten_beside
 from taftcache.stages.extract.growth.reporting import AppendReport
 from taftcache.stages.progress import Silent
 from taftcache.terminal.forgetting import show_receipts
-from taftcache.terminal.pipeline import show_append
+from taftcache.terminal.pipeline import show_append, show_extract
 from tests.stages.making import recipe, toml, tree, write_images
 
 UNREAD = "left out: 1 image that could not be read (first: 0/broken.png)"
@@ -285,7 +285,7 @@ def test_no_further_shard_is_made_of_images_that_cannot_be_read(few, images, tmp
         taftcache.append(asked(few, folder, unreadable="stop"), new_shard=True)
 
 
-def test_what_is_out_of_reach_is_not_skipped_and_what_was_skipped_is_named(tmp_path, images, monkeypatch):
+def test_what_is_out_of_reach_is_not_skipped_and_what_was_skipped_is_named(tmp_path, images, monkeypatch, capsys):
     folder = shutil.copytree(images, tmp_path / "images")
     made, reached, there = asked(tmp_path / "store", folder), [], iter(range(10))
 
@@ -300,7 +300,10 @@ def test_what_is_out_of_reach_is_not_skipped_and_what_was_skipped_is_named(tmp_p
         with pytest.raises(DataError, match="cannot be reached any more"):
             taftcache.extract(made)
     assert len(reached) > 10
-    assert (taftcache.extract(made).skipped, len(list(folder.glob("*/*.png")))) == (1, 43)
+    report = taftcache.extract(made)
+    assert (report.skipped, len(list(folder.glob("*/*.png")))) == (1, 43)
+    show_extract(report)
+    assert "1 skipped, which taftcache inspect names" in " ".join(capsys.readouterr().out.split())
     assert taftcache.extract(made).notes == [f"{UNREAD}; taftcache append RECIPE takes in those that can by now"]
 
 
@@ -374,7 +377,7 @@ def test_what_is_left_out_of_a_folder_is_said_and_stops_nothing(tmp_path, few, i
     files, loose, empty = report.notes[:3]
     assert files.startswith("3 files left out, of types that are not read: .heic 2, .avif 1; ")
     assert loose == "1 image left out, beside the class folders: loose.PNG"
-    assert empty == "1 folder left out, without an image and so no class: 11"
+    assert empty == "1 folder left out, without an image that is taken in and so no class: 11"
     if stage in (taftcache.extract, taftcache.append):
         assert tree(new, but=("manifest.json",)) == {k: v for k, v in fresh.items() if k != "manifest.json"}
     elif stage is taftcache.init_recipe:

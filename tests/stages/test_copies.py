@@ -156,6 +156,7 @@ def test_training_rows_among_the_held_out_ones_are_named(made, tmp_path, monkeyp
             "1 of 2 held-out rows hold the very bytes of a training row, so no accuracy here is of new rows alone"
         ]
         assert "test/00000001" in report.notes[0]
+        assert ": 'a,b', c; next" in evaluation._leaked(store, ["a,b", "c"], store.held_out)[0]
         taftcache.forget(store, ["v/04", "v/07", "v/30"])
         assert taftcache.evaluate(store, probe=True).notes == []
 

@@ -408,6 +408,17 @@ def test_a_further_split_is_named_and_left_out(place):
 
 
 @pytest.mark.parametrize(
+    ("name", "said"), [("train", "what the link {} leads to"), ("test", "no folder of images at {}")]
+)
+def test_a_split_whose_link_leads_nowhere_is_not_left_out(place, name, said):
+    whole = as_splits(place)
+    (whole / name).rename(place / "away")
+    (whole / name).symlink_to("gone")
+    with pytest.raises(DataError, match=said.format(whole / name)):
+        opened(whole)
+
+
+@pytest.mark.parametrize(
     ("names", "found", "note"),
     [
         (("train_images", "train_labels", "test_images", "test_labels"), {"test_split": "test"}, None),

@@ -31,7 +31,7 @@ class FolderSource(Source):
     prefix: put before every id, to tell two roots apart. skip: leave out images whose paths are not printable text.
     Names that begin with a dot and files without an image's suffix are left out. ``info.aside`` has images that are:
     those that ``skip`` leaves out, those of types that are not read, and those beside the folders. Links are followed,
-    but not in circles.
+    but not in circles, and not to nothing.
     """
 
     numbered = False
@@ -42,7 +42,7 @@ class FolderSource(Source):
                 f"no folder of images at {root}", do="name where they lie, by --set data.train=… or in the recipe"
             )
         self._root, self._prefix = root, prefix
-        entries = [e for e in list(os.scandir(root)) if not e.name.startswith(".")]
+        entries = _entries(root)
         folders = sorted(e.name for e in entries if _leads_to_folder(e))
         if not folders:
             raise DataError(
@@ -108,6 +108,22 @@ def suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder, but for names that begin with a dot.
+
+    DataError for a link to what is not there, which may be a folder of images; those named as images fail when read.
+    """
+    entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+    for entry in entries:
+        if suffix(entry.name) not in SUFFIXES | UNREAD and entry.is_symlink() and not os.path.exists(entry):
+            raise DataError(
+                f"what the link {folder / entry.name} leads to cannot be reached",
+                got=os.readlink(entry),
+                do="mount or restore it, or remove the link",
+            )
+    return entries
+
+
 def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterator[str]:
     """Paths of all images below ``folder``; ``above`` identifies the folders that lead to it."""
     if len(above) > _DEEPEST:
@@ -116,13 +132,9 @@ def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterat
         )
     identity = _identity(folder)
     if identity in above:
-        raise DataError(
-            f"the link {folder} must not lead back to a folder above it",
-            do="remove the link",
-        )
-    for entry in list(os.scandir(folder)):  # a list closes the handle before the descent
-        if entry.name.startswith("."):
-            continue
+        link = next((path for path in (folder, *folder.parents) if path.is_symlink()), folder)
+        raise DataError(f"the link {link} must not lead back to a folder above it", do="remove the link")
+    for entry in _entries(folder):
         path = f"{relative}/{entry.name}"
         if _leads_to_folder(entry):
             yield from _images(folder / entry.name, path, [*above, identity])
@@ -138,11 +150,11 @@ def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterat
 
 
 def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder or a link to one. A link that leads back to itself leads nowhere."""
+    """Whether it is a folder or a link to one. A link that leads back to itself, or through a file, leads nowhere."""
     try:
         return entry.is_dir()
     except OSError as error:
-        if error.errno != errno.ELOOP:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
         return False
 

@@ -32,8 +32,8 @@ def listed(given: Iterable[T]) -> list[T]:
 
 
 def called(picture: Picture, index: int) -> str:
-    """The name that messages and predictions give the picture at an index."""
-    return str(picture) if isinstance(picture, str | Path) else f"at index {index}"
+    """The name that messages and predictions give the picture at an index; that of a file is its path, unless empty."""
+    return (str(picture) if isinstance(picture, str | Path) else "") or f"at index {index}"
 
 
 def decoded(picture: Picture, index: int | None = None) -> Image.Image:
@@ -47,7 +47,7 @@ def decoded(picture: Picture, index: int | None = None) -> Image.Image:
         raise no_memory(called(picture, index or 0)) from error
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
         if isinstance(picture, str | Path):
-            raise unreadable(str(picture), error, LEAVE_OUT) from None
+            raise unreadable(called(picture, index or 0), error, LEAVE_OUT) from None
         name = "the image" if index is None else f"the image {called(picture, index)}"
         kind = f"{picture.dtype} {list(picture.shape)}" if isinstance(picture, np.ndarray) else type(picture).__name__
         raise UnreadableImage(

@@ -31,7 +31,8 @@ class AnyArray(Protocol):
 
 
 Picture = str | Path | Image.Image | AnyArray
-"""One image: a file, a PIL image, or an array or tensor of uint8 [h,w], [h,w,1] or [h,w,3]."""
+"""One image: a file, a PIL image, or an array or tensor of uint8 [h,w], [h,w,1] or [h,w,3]. uint16 [h,w] is grey from 0
+to 65535."""
 
 
 def as_rgb(picture: Picture) -> Image.Image:
@@ -40,7 +41,11 @@ def as_rgb(picture: Picture) -> Image.Image:
         return open_rgb(picture)
     if isinstance(picture, Image.Image):
         return to_rgb(picture)
+    if np.ma.is_masked(picture):
+        raise ValueError("it has masked pixels, of which no value is known")
     pixels = np.asarray(picture)
+    if pixels.ndim == 3 and pixels.shape[2] > 4:
+        raise ValueError(f"channels must come last, and there are {pixels.shape[2]} of them")
     return to_rgb(Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels))
 
 

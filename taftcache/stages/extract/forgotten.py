@@ -220,7 +220,9 @@ def open_images(
         return source, test, notes
     if unknown := (unknown & folders).difference(*(part.classes for part in sources)):
         left = counted(len(unknown), "folder")
-        notes.append(f"{left} left out, without an image and so no class: {first_few(sorted(unknown))}")
+        notes.append(
+            f"{left} left out, without an image that is taken in and so no class: {first_few(sorted(unknown))}"
+        )
     return source, test, notes
 
 

@@ -202,8 +202,13 @@ def _folder(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _folders(place: Path) -> dict[str, Path]:
-    """The folders in a folder by their names in lower case; those whose names begin with a dot are left out."""
-    return {e.name.lower(): e for e in sorted(place.iterdir()) if e.is_dir() and not e.name.startswith(".")}
+    """The folders in a folder by their names in lower case, without those whose names begin with a dot; and links that
+    are named as a test's and lead nowhere: whatever opens them says so."""
+    return {
+        entry.name.lower(): entry
+        for entry in sorted(place.iterdir())
+        if not entry.name.startswith(".") and (entry.is_dir() or (entry.name.lower() in TEST and not entry.exists()))
+    }
 
 
 def _listing(folder: Path) -> Path | None:

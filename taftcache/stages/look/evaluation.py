@@ -36,6 +36,7 @@ from taftcache.names import (
     is_model,
     model_of,
     points_text,
+    told_apart,
     typed,
 )
 from taftcache.report.paired import LEVEL, NORMAL, row_verdict
@@ -302,7 +303,7 @@ def _leaked(store: FeatureStore, ids: Sequence[str], rows: Shard) -> list[str]:
         return []
     return [
         f"{len(ids)} of {rows.rows} held-out rows hold the very bytes of a training row, so no accuracy here is of new "
-        f"rows alone: {first_few(ids)}; next: taftcache inspect {typed(store.path)} --duplicates"
+        f"rows alone: {first_few(told_apart(ids))}; next: taftcache inspect {typed(store.path)} --duplicates"
     ]
 
 
