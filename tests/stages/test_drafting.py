@@ -407,14 +407,13 @@ def test_a_further_split_is_named_and_left_out(place):
         shutil.rmtree(whole)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("train", "what the link {} leads to"), ("test", "no folder of images at {}")]
-)
-def test_a_split_whose_link_leads_nowhere_is_not_left_out(place, name, said):
-    whole = as_splits(place)
+@pytest.mark.parametrize("make", [as_splits, as_listed])
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_a_split_whose_link_leads_nowhere_is_not_left_out(place, make, name):
+    whole = make(place)
     (whole / name).rename(place / "away")
     (whole / name).symlink_to("gone")
-    with pytest.raises(DataError, match=said.format(whole / name)):
+    with pytest.raises(DataError, match=f"what the link {whole / name} leads to cannot be reached\n  got: gone"):
         opened(whole)
 
 

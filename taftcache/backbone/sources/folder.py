@@ -108,6 +108,15 @@ def suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
+def unreachable(link: Path) -> DataError:
+    """The error for a link to what is not there."""
+    return DataError(
+        f"what the link {link} leads to cannot be reached",
+        got=os.readlink(link),
+        do="mount or restore it, or remove the link",
+    )
+
+
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     """What is in a folder, but for names that begin with a dot.
 
@@ -116,11 +125,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
     for entry in entries:
         if suffix(entry.name) not in SUFFIXES | UNREAD and entry.is_symlink() and not os.path.exists(entry):
-            raise DataError(
-                f"what the link {folder / entry.name} leads to cannot be reached",
-                got=os.readlink(entry),
-                do="mount or restore it, or remove the link",
-            )
+            raise unreachable(folder / entry.name)
     return entries
 
 

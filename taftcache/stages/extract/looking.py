@@ -17,7 +17,7 @@ from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.arrays import in_split, splits_with
 from taftcache.backbone.sources.base import SPLITS, TEST, TRAIN, Source
 from taftcache.backbone.sources.columns import configurations_in, is_table, part_of, read_table, splits_in, tables_in
-from taftcache.backbone.sources.folder import SUFFIXES
+from taftcache.backbone.sources.folder import SUFFIXES, unreachable
 from taftcache.backbone.sources.hdf5 import names_in_hdf5
 from taftcache.backbone.sources.npz import names_in_npz
 from taftcache.backbone.sources.table import SPLIT, id_text, is_inside
@@ -202,13 +202,15 @@ def _folder(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _folders(place: Path) -> dict[str, Path]:
-    """The folders in a folder by their names in lower case, without those whose names begin with a dot; and links that
-    are named as a test's and lead nowhere: whatever opens them says so."""
-    return {
-        entry.name.lower(): entry
-        for entry in sorted(place.iterdir())
-        if not entry.name.startswith(".") and (entry.is_dir() or (entry.name.lower() in TEST and not entry.exists()))
-    }
+    """The folders in a folder by their names in lower case; those whose names begin with a dot are left out.
+
+    DataError for a link to what is not there that is named as a split.
+    """
+    entries = [entry for entry in sorted(place.iterdir()) if not entry.name.startswith(".")]
+    for entry in entries:
+        if entry.name.lower() in SPLITS and not entry.exists():
+            raise unreachable(entry)
+    return {entry.name.lower(): entry for entry in entries if entry.is_dir()}
 
 
 def _listing(folder: Path) -> Path | None:
