@@ -15,7 +15,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, StoreError, UnreadableImage
 from taftcache.model.outdated import OUTDATED
 from taftcache.names import EXACT, MEAN, WEIGHTED
+from taftcache.stages.look import seen
 from taftcache.stages.progress import Silent
+from taftcache.stages.train.private.records import read_keys
 from taftcache.terminal.pipeline import show_append, show_run
 from tests.backbone.test_table import write
 from tests.stages.making import commits, open_store, recipe, settings, tree, write_images
@@ -335,6 +337,10 @@ def test_private_components_of_other_labels_are_named_for_as_long_as_they_are_ke
             change.correct("000", {sample: store.classes.index(name)})
 
     assert noted() == [[]] * 4
+    with FeatureStore(private) as store:  # release 0.1.0 had no keys apart
+        ref = store.objects()["components/000"]
+        old = replace(ref, meta={**ref.meta, "key": read_keys(store)[ref.meta["key"]]})
+        assert seen._saw_itself(store, old, {}) == {"000": "yes"}
     relabel(wrong)
     said = noted()
     assert said[0][0].startswith(

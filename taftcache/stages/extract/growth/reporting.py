@@ -129,9 +129,8 @@ def _label_notes(store: FeatureStore, plan: AppendPlan) -> list[str]:
         return []
     objects, own = store.objects(), [component_of(name) for name in plan.labels]
     private = [name for name in own if name in objects and PRIVATE in objects[name].meta]
-    notes = (
-        [f"of the labels from before, until train --private, {BUDGET_ALLOWS}: {', '.join(private)}"] if private else []
-    )
+    kept = f"of the labels from before, until train --private, {BUDGET_ALLOWS}"
+    notes = [f"{kept}: {', '.join(private)}"] if private else []
     has, names = set[str](), store.classes
     for shard in map(store.shard, plan.rows):
         corrected = plan.labels.get(shard.name, {})
