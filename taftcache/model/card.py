@@ -181,11 +181,10 @@ def _summed(origin: Origin) -> str:
     """What a sum is made of."""
     if not origin.parts:
         return "components, and how they were trained is not known here"
-    said = _PARTS | {"solved": _PARTS["solved"] + _in_brackets(origin.problems)}
+    how = _PARTS | {"solved": _PARTS["solved"] + _in_brackets(origin.problems)}
+    said = [(n, how[part].removeprefix("each ") if n == 1 else how[part]) for part, n in origin.parts.items()]
     of = counted(sum(origin.parts.values()), "component")
-    if len(origin.parts) == 1:
-        return f"{of}, {said[next(iter(origin.parts))]}"
-    return f"{of}: " + "; ".join(f"{n} of them {said[part]}" for part, n in origin.parts.items())
+    return f"{of}, {said[0][1]}" if len(said) == 1 else f"{of}: " + "; ".join(f"{n} of them {part}" for n, part in said)
 
 
 def _in_brackets(problems: Mapping[str, int]) -> str:

@@ -21,6 +21,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import app, main
 from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreError, StoreWriteError
+from taftcache.model.card import Origin, _summed
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import ONE_SETTING, at_most
@@ -229,6 +230,12 @@ def test_what_leaves_with_a_sum_says_nothing_of_single_members(store, parcel, tm
     again = " ".join((tmp_path / "again" / "README.md").read_text("utf-8").split())
     assert "is a weighted sum of components, and how they were trained is not known here. It is no" in again
     assert "Composed of components: it has no certificate and no ε." in again
+
+
+def test_the_card_of_a_sum_says_each_of_several_alone():
+    one, two = (_summed(Origin(name="models/weighted", parts={"solved": n, "imported": 1})) for n in (1, 2))
+    assert ": 1 of them the minimiser of its own" in one
+    assert ": 2 of them each the minimiser of its own" in two
 
 
 @pytest.mark.parametrize("said", [None, 0, -3])

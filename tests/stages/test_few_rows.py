@@ -13,6 +13,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.model.meta import ComponentMeta
+from taftcache.names import PRIVATE
 from taftcache.stages.extract.plan import shards_for
 from taftcache.stages.look.evaluation import _few_rows, _uneven
 from taftcache.stages.train.solving import ridge_notes
@@ -51,18 +52,24 @@ def test_single_rows_choose_no_ridge_and_all_models_are_named(gallery):
         (taftcache.train(gallery), "components/000, components/001"),
         (taftcache.compose(gallery), "models/exact"),
     ):
-        (note,) = report.notes
-        assert note.startswith(f"λ of {names} could not be chosen from the rows: left out, none was right")
+        end, blind = report.notes
+        assert end.startswith(f"λ of {names} is the largest that was tried")
+        assert blind.startswith(f"λ of {names} was chosen by the loss alone: left out, no row was right")
 
 
 @pytest.mark.parametrize(
     ("right", "end", "said"),
-    [([0.0, 0.5], "least", "λ of a is the least that was tried"), ([0.0, 0.5], None, ""), ([0.0, 0.0], None, "λ of a")],
+    [
+        ([0.0, 0.5], "least", ["is the least that was tried"]),
+        ([0.0, 0.5], None, []),
+        ([0.0, 0.0], None, ["was chosen by the loss alone"]),
+        ([0.0, 0.0], "largest", ["is the largest that was tried", "was chosen by the loss alone"]),
+    ],
 )
 def test_what_is_said_of_a_chosen_ridge(right, end, said):
     chosen = ComponentMeta(ridge_choice={"end": end, "curve": [{"accuracy": share} for share in right]})
     notes = ridge_notes({"a": chosen, "b": ComponentMeta()})
-    assert [note.startswith(said) for note in notes] == [True] * bool(said)
+    assert [note.startswith(f"λ of a {begin}") for note, begin in zip(notes, said, strict=True)] == [True] * len(said)
 
 
 def test_where_each_class_has_a_row_there_are_no_suspects(gallery):
@@ -141,14 +148,16 @@ def test_of_equal_classes_no_weights_are_advised(gallery):
     assert "next:" not in note
 
 
-def test_a_private_model_that_learned_next_to_nothing_is_named(gallery, monkeypatch):
+def test_a_private_model_that_learned_next_to_nothing_is_named(gallery):
     """It was right on a few rows more than the commonest class has, and nothing was said."""
     rows = SimpleNamespace(labels=np.arange(480) % K, rows=480)
     right = {count: {"models/mean": np.arange(480) < count} for count in (20, 29, 30)}
+    objects = {"models/mean": SimpleNamespace(meta={PRIVATE: {}})}
     with FeatureStore(gallery) as store:
         assert "no fewer than models/mean; balanced" in _uneven(store, rows, right[20])[0]
-        assert "hardly fewer than models/mean; balanced" in _uneven(store, rows, right[29])[0]
-        assert _uneven(store, rows, right[30]) == []
-        monkeypatch.setattr("taftcache.stages.look.evaluation.promised", lambda store: ["000"])
         (note,) = _uneven(store, rows, right[29])
+        assert "hardly fewer than models/mean; balanced" in note
+        assert "noise" not in note
+        assert _uneven(store, rows, right[30]) == []
+        (note,) = _uneven(SimpleNamespace(classes=store.classes, objects=lambda: objects), rows, right[29])
     assert note.endswith("learned next to nothing: it takes more rows of each class, or a larger privacy.epsilon")

@@ -279,7 +279,8 @@ def _uneven(store: FeatureStore, rows: Shard, hits: Mapping[str, NDArray[np.bool
     said += f", {hardly} fewer than {first_few(low)}" if low else ""
     means = first_few([f"{name} {100 * _balanced(models[name], rows):.2f} %" for name in low or models])
     said += f"; balanced accuracy, the mean over classes: {means}"
-    if low and promised(store):
+    objects = store.objects()
+    if low and share <= UNEVEN and all(name in objects and PRIVATE in objects[name].meta for name in low):
         said += "; through the noise of private training they learned next to nothing: it takes more rows of each class"
         return [f"{said}, or a larger privacy.epsilon"]
     fewest, largest = _rows_of_classes(store)
@@ -378,8 +379,8 @@ def proven_shares(
     """By model, the share of ``rows`` whose class its certificate shows to be the one that the exact optimum gives.
 
     The distance to the optimum is the certificate's; for a weighted sum of components it is Σ |μ| times theirs, with
-    the largest μ over the classes. A model without one (a private component, say) is left out. Costs K half passes over
-    the rows for each model.
+    the largest μ over the classes. A model without one (a private component, say) is left out. Costs what
+    ``proven_labels`` does over the rows, for each model.
     """
     said = {name: meta_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
     reach = {name: distance for name in names if (distance := certified_distance(said, name)) < inf}

@@ -173,22 +173,22 @@ def unfinished(metas: Mapping[str, ComponentMeta]) -> list[str]:
 
 
 def ridge_notes(metas: Mapping[str, ComponentMeta]) -> list[str]:
-    """Notes on λ that their rows could not choose, and on those that lie at an end of the tried ones, with the
+    """Notes on λ that lie at an end of the tried ones, and on those that nothing but the loss chose, with the
     components concerned."""
     blind, by_end = list[str](), dict[str, list[str]]()
     for name, meta in metas.items():
         choice = meta.ridge_choice or {}
         if {tried.get("accuracy") for tried in choice.get("curve", ())} == {0.0}:
             blind.append(name)
-        elif end := choice.get("end"):
+        if end := choice.get("end"):
             by_end.setdefault(end, []).append(name)
     notes = [
         f"λ of {', '.join(names)} is the {end} that was tried; another may be better" for end, names in by_end.items()
     ]
     if blind:
         notes.append(
-            f"λ of {', '.join(blind)} could not be chosen from the rows: left out, none was right under any λ, as "
-            "where each has a class of its own; held-out rows can compare numbers: --set objective.ridge=…"
+            f"λ of {', '.join(blind)} was chosen by the loss alone: left out, no row was right under any λ, as where "
+            "each has a class of its own; held-out rows can compare numbers: --set objective.ridge=…"
         )
     return notes
 
