@@ -25,7 +25,9 @@ TIMM_HERE = "local-dir:."
 # In the snippets, as in `to_rgb`: PIL would clip 16-bit grey to white, and so it would 32 bits, as which Pillow before
 # 10.3 opens 16-bit PNG. Of TIFF it gives 12 bits as they are, and 16 in which 0 is white (by tag 262).
 OPENED = [
-    'image = Image.open("image.jpg")',
+    'with open("image.jpg", "rb") as file:  # by its name, Pillow 13 would scramble some TIFF',
+    "    image = Image.open(file)",
+    "    image.load()",
     'if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PPM"):  # grey: the upper 8 of its bits',
     '    tags = image.tag_v2 if image.format == "TIFF" else {}',
     "    grey = np.asarray(image) >> tags.get(258, [16])[0] - 8",

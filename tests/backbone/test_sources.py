@@ -11,8 +11,9 @@ import struct
 import numpy as np
 import pytest
 import torch
-from PIL import EpsImagePlugin, ExifTags, Image
+from PIL import EpsImagePlugin, ExifTags, Image, UnidentifiedImageError
 
+from taftcache.backbone.sources import rgb
 from taftcache.backbone.sources.base import Item
 from taftcache.backbone.sources.folder import images_below
 from taftcache.backbone.sources.opening import open_source
@@ -362,13 +363,23 @@ def test_deep_grey_is_scaled_as_its_file_says(kind, expected):
     assert np.asarray(image)[0].tolist() == [[value] * 3 for value in expected]
 
 
-@pytest.mark.parametrize(("format", "size"), [("TIFF", (2, 3)), ("PNG", (3, 2)), ("JPEG", (3, 2))])
-def test_pillow_turns_tiff_alone(format, size):
-    """As the guide and the model card say of EXIF."""
-    turned, out = Image.Exif(), io.BytesIO()
-    turned[ExifTags.Base.Orientation] = 6
-    Image.new("RGB", (3, 2)).save(out, format, exif=turned)
-    assert decode_rgb(out.getvalue()).size == size
+@pytest.mark.parametrize("at_once", [0, 1 << 10])
+@pytest.mark.parametrize(("format", "turns"), [("TIFF", 3), ("PNG", 0), ("JPEG", 0)])
+def test_pillow_turns_tiff_alone(tmp_path, monkeypatch, format, turns, at_once):
+    """As the guide and the model card say of EXIF. Large grey TIFF, opened by name, was scrambled."""
+    monkeypatch.setattr(rgb, "_AT_ONCE", at_once)
+    exif, white = Image.Exif(), np.array([[True, False, False], [False, False, False]])
+    exif[ExifTags.Base.Orientation] = 6
+    Image.fromarray(np.uint8(white * 255)).save(tmp_path / "a", format, exif=exif)
+    image = np.asarray(open_rgb(tmp_path / "a"))
+    assert np.array_equal(image[..., 0] > 127, np.rot90(white, turns))
+
+
+def test_12_bit_tiff_in_which_0_is_white_is_refused():
+    """As the guide says: Pillow does not read it."""
+    tiff = deep_grey(np.zeros((1, 2), np.uint16))["12-bit TIFF"]
+    with pytest.raises(UnidentifiedImageError, match="in no format that is read"):
+        decode_rgb(tiff.replace(struct.pack("<HHII", 262, 3, 1, 1), struct.pack("<HHII", 262, 3, 1, 0)))
 
 
 def in_iptc(program: bytes) -> bytes:

@@ -110,21 +110,25 @@ def test_an_empty_argument_is_not_the_current_folder(cli, store, monkeypatch, li
 
 
 def test_links_that_lead_to_themselves(cli, store, tmp_path, monkeypatch):
-    """Among images they are like links that lead nowhere; a file that is to be written is refused."""
+    """They are like links that lead nowhere: to a folder or to an image; a file that is to be written is refused."""
     monkeypatch.chdir(tmp_path)
     write_images(tmp_path / "pics")
-    for name in ("1/loop", "1/loop.png", "loop"):
-        (tmp_path / "pics" / name).symlink_to(Path(name).name)
+    for name in ("loop", "pics/1/loop.png", "pics/loop", "pics/1/loop"):
+        Path(name).symlink_to(Path(name).name)
+    for name in ("pics/loop", "pics/1/loop"):
+        for line in (f"predict {store} pics --skip-unreadable", "init pics"):
+            refused(cli(*line.split()), 3, f"{name} leads to cannot be reached\n  got: loop\n")
+        Path(name).unlink()
     refused(cli("predict", store, "pics"), 3, "loop.png")
     predicted = cli("predict", store, "pics", "--skip-unreadable", "--json").json
     assert (len(predicted["predictions"]), len(predicted["unreadable"])) == (42, 1)
     assert cli("init", "pics", "--model", "bundled", "--set", "data.unreadable=skip").code == 0
     for line in (
-        "init pics -o pics/loop --set data.unreadable=skip",
-        f"report {store} -o pics/loop",
-        f"audit {store} --ledger-head pics/loop",
+        "init pics -o loop --set data.unreadable=skip",
+        f"report {store} -o loop",
+        f"audit {store} --ledger-head loop",
     ):
-        refused(cli(*line.split()), 5, "pics/loop")
+        refused(cli(*line.split()), 5, " loop")
 
 
 def test_names_that_are_no_text(cli, store, tmp_path, monkeypatch):

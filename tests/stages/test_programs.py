@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.errors import ArgumentError, BackboneError, DataError, UnreadableImage
@@ -80,7 +80,7 @@ def test_a_copy_of_a_model_predicts_the_same_and_is_one_of_its_own(tail, how):
 
 
 def saved() -> Iterator[str]:
-    """The kind of each of some images, saved as image.jpg one after the other: wide, high, small, and deep grey."""
+    """The kind of each of some images, saved as image.jpg in turn: wide, high, small, deep grey, and turned."""
     rng = np.random.default_rng(0)
     pixels = [rng.integers(0, 256, (*shape, 3), np.uint8) for shape in [(50, 71), (97, 41), (32, 32)]]
     grey = rng.integers(0, 1 << 16, (50, 72), np.uint16)
@@ -90,6 +90,10 @@ def saved() -> Iterator[str]:
     for kind, content in deep_grey(grey).items():
         Path("image.jpg").write_bytes(content)
         yield kind
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    Image.fromarray(pixels[0][:, :, 0]).save("image.jpg", format="TIFF", exif=turned)
+    yield "TIFF, turned"
 
 
 @pytest.mark.parametrize("temperature", [pytest.param(None, marks=pytest.mark.full), 2.5])

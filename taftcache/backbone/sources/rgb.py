@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -56,9 +56,8 @@ def open_rgb(file: Path | str) -> Image.Image:
         if Path(file).is_dir():
             raise IsADirectoryError(file)
         raise OSError(f"{file} is no image but a pipe, socket or device")
-    if status.st_size <= _AT_ONCE:
-        return decode_rgb(Path(file).read_bytes())
-    return _decoded(file)
+    with open(file, "rb") as opened:  # by name, Pillow 13 maps grey TIFF, and scrambles it in turning
+        return decode_rgb(opened.read()) if status.st_size <= _AT_ONCE else _decoded(opened)
 
 
 def decode_rgb(content: bytes) -> Image.Image:
@@ -66,7 +65,7 @@ def decode_rgb(content: bytes) -> Image.Image:
     return _decoded(io.BytesIO(content))
 
 
-def _decoded(file: Path | str | io.BytesIO) -> Image.Image:
+def _decoded(file: BinaryIO) -> Image.Image:
     try:
         image = _opened(file)
     except UnidentifiedImageError:
@@ -77,7 +76,7 @@ def _decoded(file: Path | str | io.BytesIO) -> Image.Image:
         return to_rgb(image)
 
 
-def _opened(file: Path | str | io.BytesIO) -> Image.Image:
+def _opened(file: BinaryIO) -> Image.Image:
     try:
         return Image.open(file, formats=_COMMON)
     except UnidentifiedImageError:
