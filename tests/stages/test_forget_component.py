@@ -246,6 +246,22 @@ def test_what_was_never_trained_holds_up_no_composition_of_what_was_imported(cen
     assert taftcache.audit(centre).findings == []
 
 
+def test_where_no_component_is_left_the_next_command_is_train(centre, capsys):
+    """A composition was named, which was refused: nothing was ever trained there."""
+    taftcache.forget(centre, components=["site-b"])
+    taftcache.compose(centre, overrides={"compose.mode": "weighted", "compose.weights": {"site-a": 1.0}})
+    for report in (taftcache.forget(centre, components=["site-a"], dry_run=dry) for dry in (True, False)):
+        (note,) = [note for note in report.notes if WEIGHTED in note]
+        is_ = "would be" if report.dry_run else "is"
+        assert note == (
+            f'{WEIGHTED} {is_} gone: no component {is_} left; compose.weights {is_} "rows" from now on; next: '
+            f"taftcache train {centre}"
+        )
+    with pytest.raises(SystemExit) as ended:
+        main(note.partition("next: taftcache ")[2].split())
+    assert not ended.value.code
+
+
 def test_a_model_of_all_rows_outlives_the_components_that_it_started_from(centre):
     """It was destroyed with the last of them, and no model was left, though it was solved from rows of the store."""
     taftcache.compose(centre, overrides={"compose.mode": "exact"})
