@@ -89,7 +89,7 @@ def withdrawn(store: FeatureStore) -> tuple[dict[str, list[int]], dict[str, list
     """Imported components with numbers that were forgotten here, and the receipts that say so: those that were there
     then, under another name, and those that were taken in again since."""
     stayed, again = dict[str, list[int]](), dict[str, list[int]]()
-    if not store.manifest.tombstones:  # else all would be read
+    if not (store.manifest.tombstones or store.tombstone_file.more_than(())):  # else all would be read
         return stayed, again
     for name, numbers in numbers_of(store, imported(store)).items():
         if (receipts := forgotten_by(store, numbers)) is not None:

@@ -8,7 +8,6 @@ from rich.table import Table
 
 from taftcache.names import (
     at_most,
-    by_receipts,
     counted,
     first_few,
     readable_size,
@@ -21,6 +20,7 @@ from taftcache.terminal.console import OUT, print_line, print_notes, print_table
 from taftcache.terminal.text import accuracies
 from taftcache.view.wording import (
     NOT_EXPORTED,
+    again_lines,
     answer_text,
     caveats,
     gone_lines,
@@ -162,9 +162,7 @@ def show_receipts(report: ReceiptsReport) -> None:
     for receipt in every:
         first, *rest = receipt_lines(receipt, receipt.seq in report.unreadable)
         say(f"{'maybe ' if receipt in report.perhaps else ''}{first}", *(f"  {line}" for line in rest))
-    for name, numbers in report.imported_again.items():
-        say(f"{name}: forgotten {by_receipts(numbers)}, and imported again since")
-    for line in caveats(every, "--json"):
+    for line in (*again_lines(report.imported_again), *caveats(every, "--json")):
         say(line)
     if report.from_export:
         say(f"note: {NOT_EXPORTED}")

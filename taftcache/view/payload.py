@@ -22,7 +22,7 @@ from taftcache.stages.look.vectors import describe_vectors, has_tail, starts_bla
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.embedding import nearest
 from taftcache.view.pictures import Pictures, patch_grid
-from taftcache.view.wording import answer_text, caveats, forgotten_text, receipt_lines
+from taftcache.view.wording import again_lines, answer_text, caveats, forgotten_text, receipt_lines
 
 if TYPE_CHECKING:
     from taftcache.stages.look.scoring import HeldOutLogits
@@ -69,7 +69,7 @@ def overview(atlas: Atlas) -> dict[str, Any]:
 
 def ledger(atlas: Atlas) -> dict[str, Any]:
     """The ledger's entries, the oldest first: as they are kept, but without ``HASHES``, with the lines of ``taftcache
-    receipts`` for those that are receipts; and notes that apply to all of them."""
+    receipts`` for those that are receipts; and notes on what was imported again and on all of them."""
     entries, said, notes = atlas.store.ledger(), {}, []
     try:
         found = receipts(atlas.store)
@@ -77,7 +77,7 @@ def ledger(atlas: Atlas) -> dict[str, Any]:
         notes = [str(error)]
     else:
         said = {r.seq: receipt_lines(r, r.seq in found.unreadable) for r in found.receipts}
-        notes = caveats(found.receipts, "in each entry as it is kept")
+        notes = [*again_lines(found.imported_again), *caveats(found.receipts, "in each entry as it is kept")]
     kept = [{field: value for field, value in entry.items() if field not in HASHES} for entry in entries]
     return {"entries": [{"kept": entry, "lines": said.get(entry["seq"], [])} for entry in kept], "notes": notes}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from taftcache.names import at_least, at_most, counted, first_few, is_component, points_text, short_key
+from taftcache.names import at_least, at_most, by_receipts, counted, first_few, is_component, points_text, short_key
 
 if TYPE_CHECKING:
     from taftcache.stages.certificates import JudgedCertificate, RenewedCertificate
@@ -142,6 +142,11 @@ def forgotten_text(tombstones: int, entries: Sequence[Mapping[str, Any]], *, who
         said.append("the key of earlier ones is destroyed" if tombstones else "the key of the tombstones is destroyed")
     said += [] if whole else ["the rest is not known, for the ledger is damaged"]
     return "; ".join(said) or "nothing"
+
+
+def again_lines(imported: Mapping[str, Sequence[int]]) -> list[str]:
+    """Components that were imported again, with the receipts that forgot them."""
+    return [f"forgotten {by_receipts(said)}, and imported again since: {name}" for name, said in imported.items()]
 
 
 def caveats(receipts: Sequence[Receipt], full: str) -> list[str]:

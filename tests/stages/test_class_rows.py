@@ -453,7 +453,7 @@ def test_no_member_is_left_out_because_its_file_came_anew_without_its_rows(path,
     kept = {"rows": part.meta["rows"]} if weights == "class-rows" else {}
     file.write_bytes(replace(part, meta=kept, delta=part.delta / 2).encode())
     came = taftcache.import_component(path, file, "berlin")
-    (warned,) = [note for note in came.notes if note.startswith("from now on, compose and train refuse this store's")]
+    (warned,) = [note for note in came.notes if note.startswith("compose and train refuse this store's")]
     instead, each = ("rows", "rows of each class") if kept else ("mean", "rows")
     assert (
         f'compose.weights = "{weights}", for nothing says how many {each} berlin came from; next: {came.next}' in warned
@@ -473,19 +473,51 @@ def test_no_member_is_left_out_because_its_file_came_anew_without_its_rows(path,
     assert taftcache.import_component(path, file, "berlin").next == ""
 
 
-def test_coefficients_of_which_only_zeros_stay_are_weights_by_rows_from_then_on(path, tmp_path):
-    """The next composition was one by rows, and no word had been said."""
+@pytest.mark.parametrize("weights", ["rows", "class-rows"])
+def test_the_command_after_an_import_works_whatever_earlier_imports_leave_out(path, tmp_path, weights):
+    """Only the new component was asked for its rows, so that the command, named without any warning, was refused."""
+    file = taftcache.export_component(path, "000", tmp_path / "site.safetensors").file
+    part = Component.decode(file.read_bytes())
+    unsaid = tmp_path / "unsaid.safetensors"
+    unsaid.write_bytes(replace(part, meta={}, delta=part.delta / 2).encode())
+    taftcache.compose(path, overrides={**BY_CLASS, "compose.weights": weights})
+    taftcache.import_component(path, unsaid)
+    file.write_bytes(replace(part, meta={"rows": part.meta["rows"]}).encode())
+    came = taftcache.import_component(path, file)
+    assert came.next.endswith(" --mode mean")
+    (warned,) = [note for note in came.notes if "compose and train refuse this store's" in note]
+    assert f"{'unsaid' if weights == 'rows' else 'site, unsaid'} came from; next: {came.next}" in warned
+    with pytest.raises(SystemExit) as ended:
+        main(came.next.split()[1:])
+    assert not ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("kept", "says"), [((0, 0, 0), True), ((1, -1, 0), True), ((0, 0, 0), False)], ids=["zeros", "1 and -1", "no rows"]
+)
+def test_coefficients_that_have_no_sum_are_weights_by_rows_from_then_on(path, tmp_path, kept, says):
+    """The next composition was one by rows, and no word had been said; then the word was of zeros alone, with a command
+    that a component without its rows made fail."""
     file = taftcache.export_component(path, "000", tmp_path / "site.safetensors").file
     taftcache.import_component(path, file, "site")
-    weights = dict.fromkeys(["000", "001", "002"], 0.0) | {"site": 1.0}
+    weights = dict(zip(["000", "001", "002"], map(float, kept), strict=True)) | {"site": 1.0}
     taftcache.compose(path, overrides={"compose.mode": "weighted", "compose.weights": weights})
+    if not says:
+        part = Component.decode(file.read_bytes())
+        file.write_bytes(replace(part, meta={}, delta=part.delta / 2).encode())
+        taftcache.import_component(path, file, "unsaid")
     for report in (taftcache.forget(path, components=["site"], dry_run=dry) for dry in (True, False)):
         (note,) = [note for note in report.notes if WEIGHTED in note]
         is_ = "would be" if report.dry_run else "is"
-        assert note.startswith(
-            f"{WEIGHTED} {is_} gone: of the coefficients, none but zeros {is_} left; compose.weights"
+        assert note == (
+            f"{WEIGHTED} {is_} gone: the coefficients that {is_.replace('is', 'are')} left sum to 0; compose.weights "
+            f'{is_} "rows" from now on; next: taftcache compose {path} {"--weight rows" if says else "--mode mean"}'
         )
-    assert {*taftcache.compose(path).coefficients.values()} == {n / ROWS.sum() for n in ROWS.sum(1)}
+    with pytest.raises(SystemExit) as ended:
+        main(note.partition("next: taftcache ")[2].split())
+    assert not ended.value.code
+    if says:
+        assert {*taftcache.compose(path).coefficients.values()} == {n / ROWS.sum() for n in ROWS.sum(1)}
 
 
 def test_private_components_are_refused(store):

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 import taftcache
+from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import CompositionError, RecipeError, StaleStore, StoreError
 from taftcache.model.members import recorded_members, untrained
 from taftcache.model.outdated import outdated
-from taftcache.names import EXACT, MEAN, WEIGHTED
+from taftcache.names import EXACT, MEAN, WEIGHTED, is_component
 from taftcache.recipe import parse_recipe
 from taftcache.stages.train.record import settings_of
 from taftcache.terminal.forgetting import show_audit
+from taftcache.view import payload
+from taftcache.view.atlas import Atlas
 from taftcache.view.wording import receipt_lines
 from tests.stages.making import commits, open_store
 
@@ -139,6 +142,21 @@ def test_an_old_copy_that_brings_a_component_back_is_noticed(partner, tmp_path, 
     assert ELSEWHERE in commits(path)["objects"]
 
 
+def test_an_old_copy_without_any_tombstone_has_its_component_named(partner, tmp_path):
+    """Only that the copy is old was found, for its own list of tombstones is empty: nobody learned what to forget."""
+    path, file = partner
+    taftcache.import_component(path, file, "charite")
+    shutil.copytree(path, tmp_path / "old")
+    taftcache.import_component(path, file, "berlin")
+    taftcache.forget(path, components=["berlin"])
+    shutil.rmtree(path)
+    (tmp_path / "old").rename(path)
+    (found,) = [f for f in taftcache.audit(path).findings if f.kind == "forgotten component"]
+    assert (found.where, found.problem.endswith("forgotten here before")) == ("components/charite", True)
+    taftcache.import_component(path, file, "charite")  # it may stay
+    assert [f for f in taftcache.audit(path).findings if f.kind == "forgotten component"] == []
+
+
 def test_an_audit_finds_what_was_forgotten_under_another_name_in_a_file_and_in_a_copy(partner, tmp_path):
     """It said that nothing of it was found, though it was there, and in the default model."""
     path, file = partner
@@ -171,6 +189,24 @@ def test_an_audit_finds_what_was_forgotten_under_another_name_in_a_file_and_in_a
     assert {f.where for f in taftcache.audit(path, also=[elsewhere]).findings} == {*found} - {"components/charite"}
 
 
+def test_two_names_of_a_component_are_looked_for_once_and_where_its_rows_count_twice(partner, monkeypatch):
+    """Every composition read all components again, and of a name with a coefficient of 0 it was said, too."""
+    path, file = partner
+    for name in ("berlin", "charite"):
+        taftcache.import_component(path, file, name)
+    said = [note for note in taftcache.compose(path).notes if "under 2 names" in note]
+    assert len(said) == 1
+    read, reading = [], FeatureStore.read_object
+    with monkeypatch.context() as patched:
+        patched.setattr(FeatureStore, "read_object", lambda store, name: read.append(name) or reading(store, name))
+        report = taftcache.compose(path)
+    assert (report.changed, [name for name in read if is_component(name)]) == (False, [])
+    explicit = {"000": 0.5, "001": 0.5, "berlin": 0.0, "charite": 0.0}
+    for weights, notes in ((explicit, []), ("rows", said)):
+        report = taftcache.compose(path, overrides={"compose.mode": "weighted", "compose.weights": weights})
+        assert [note for note in report.notes if "under 2 names" in note] == notes
+
+
 def test_a_component_that_was_imported_again_is_told_by_every_verdict(partner, tmp_path, capsys):
     """Its owner may have let it in. The verdict was that nothing forgotten is there, and nothing said that it is."""
     path, file = partner
@@ -194,11 +230,13 @@ def test_a_component_that_was_imported_again_is_told_by_every_verdict(partner, t
             ["audit", str(path)],
             "nothing of what was forgotten was found in the store, but for 1 component imported again",
         ),
-        (["receipts", str(path)], "components/charite: forgotten by receipt 1, and imported again since"),
+        (["receipts", str(path)], again := "forgotten by receipt 1, and imported again since: components/charite"),
     ):
         with pytest.raises(SystemExit):
             main(command)
         assert said in capsys.readouterr().out
+    with open_store(path) as store:
+        assert payload.ledger(Atlas(store))["notes"][0] == again
     assert taftcache.receipts(path, ["arrays/0"]).imported_again == {}
     shutil.copytree(path, tmp_path / "damaged")
     (tmp_path / "damaged" / "tombstones.key").write_bytes(b"")
@@ -244,6 +282,22 @@ def test_what_was_never_trained_holds_up_no_composition_of_what_was_imported(cen
         "components/site-a",
     ]
     assert taftcache.audit(centre).findings == []
+
+
+def test_where_no_component_is_left_the_next_command_is_train(centre, capsys):
+    """A composition was named, which was refused: nothing was ever trained there."""
+    taftcache.forget(centre, components=["site-b"])
+    taftcache.compose(centre, overrides={"compose.mode": "weighted", "compose.weights": {"site-a": 1.0}})
+    for report in (taftcache.forget(centre, components=["site-a"], dry_run=dry) for dry in (True, False)):
+        (note,) = [note for note in report.notes if WEIGHTED in note]
+        is_ = "would be" if report.dry_run else "is"
+        assert note == (
+            f'{WEIGHTED} {is_} gone: no component {is_} left; compose.weights {is_} "rows" from now on; next: '
+            f"taftcache train {centre}"
+        )
+    with pytest.raises(SystemExit) as ended:
+        main(note.partition("next: taftcache ")[2].split())
+    assert not ended.value.code
 
 
 def test_a_model_of_all_rows_outlives_the_components_that_it_started_from(centre):

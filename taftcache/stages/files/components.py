@@ -22,7 +22,7 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreWriteError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.component_file import numbers_digest, read_header
-from taftcache.model.members import forgotten_by, numbers_of
+from taftcache.model.members import forgotten_by, imported, numbers_of
 from taftcache.model.meta import TRAINED_ON, ComponentMeta, Stated, TrainedOn, checked, stated_rows
 from taftcache.names import (
     AGAIN,
@@ -42,10 +42,11 @@ from taftcache.names import (
     shard_of,
     typed,
 )
+from taftcache.recipe_sections import ComposeSpec
 from taftcache.stages.report import Report
 from taftcache.stages.train.private.claims import check_claim
 from taftcache.stages.train.trained_on import (
-    compose_without,
+    compose_anyhow,
     features_of,
     objective_of,
     other_classes,
@@ -61,7 +62,7 @@ from taftcache.tangent.spec import Train
 
 MAX_BYTES = 16 << 30
 _OF_MODELS = {"models", *(name.removeprefix(MODELS) for name in (HEAD, MEAN, WEIGHTED, EXACT))}
-_AGAIN = "export it again from where it was trained"
+_EXPORT_AGAIN = "export it again from where it was trained"
 _EXPORTED = "name a file that taftcache export-component wrote"
 NO_RECEIPT = (
     "the earlier one of that name left without a receipt, so that no audit finds what was exported with it; if its "
@@ -197,7 +198,7 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     if changed:
         with store.transaction() as change:
             put_component(change, full, component)
-    command, unweighed = _composing(store, full)
+    command, unweighed = _composing(store, recipe.compose)
     return ComponentReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -285,29 +286,32 @@ def _fitting(file: Path, data: bytes, given: Component, base: Base, train: Train
         raise CompositionError(
             f"cannot import {file}: it has numbers that are not finite in float32, in which models answer",
             got=f"{largest:.3g}",
-            do=_AGAIN,
+            do=_EXPORT_AGAIN,
         )
     norm, stated = given.delta.norm().item(), given.record.norm
     if stated is not None and not abs(norm - stated) <= _norm_rounding(given.delta, norm):
         raise FormatError(
             f"cannot import {file}: it is damaged or was changed, for its numbers do not have the norm that it states",
             got=f"‖Δw‖ = {norm:.6g}, stated {stated:.6g}",
-            do=_AGAIN,
+            do=_EXPORT_AGAIN,
         )
     return given
 
 
-def _composing(store: FeatureStore, name: str) -> tuple[str, list[str]]:
-    """The command that takes a component into compositions, and a note if the store's weights cannot be followed with
-    it."""
-    asked = recorded_recipe(store).compose
-    if asked.mode != "weighted" or not uncounted(store, asked.weights, [name]):
+def _composing(store: FeatureStore, asked: ComposeSpec) -> tuple[str, list[str]]:
+    """The command that takes an import into compositions, and a note if the store's weights cannot be followed: this
+    component, or one that came before, may not say its rows."""
+    unsaid = uncounted(store, asked.weights, imported(store)) if asked.mode == "weighted" else []
+    if not unsaid:
         return f"taftcache compose {typed(store.path)}", []
-    command, each = compose_without(store, [name]), " of each class" if asked.weights == "class-rows" else ""
+    command, each = (
+        compose_anyhow(store, store.objects(COMPONENTS)),
+        " of each class" if asked.weights == "class-rows" else "",
+    )
     return command, [
-        f'from now on, compose and train refuse this store\'s compose.weights = "{asked.weights}", for nothing says '
-        f"how many rows{each} {shard_of(name)} came from; next: {command}, or give each component a coefficient "
-        "(--weight NAME=COEFFICIENT)"
+        f'compose and train refuse this store\'s compose.weights = "{asked.weights}", for nothing says how many '
+        f"rows{each} {first_few([shard_of(name) for name in unsaid])} came from; next: {command}, or give each "
+        "component a coefficient (--weight NAME=COEFFICIENT)"
     ]
 
 

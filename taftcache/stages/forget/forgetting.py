@@ -26,6 +26,7 @@ from taftcache.model.members import imported
 from taftcache.model.meta import meta_of
 from taftcache.names import (
     CLASS,
+    COMPONENTS,
     EXACT,
     HEAD,
     MEAN,
@@ -59,7 +60,7 @@ from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits
 from taftcache.stages.train.private.records import KEYS, put_keys
 from taftcache.stages.train.promises import promised
 from taftcache.stages.train.record import beside_notes, plan_without, settings_of
-from taftcache.stages.train.trained_on import compose_without
+from taftcache.stages.train.trained_on import compose_anyhow
 from taftcache.tangent.spec import TAIL
 from taftcache.teaching.rows import open_teachers
 
@@ -364,7 +365,11 @@ def _none_left(store: FeatureStore, plan: ForgetPlan, *, there: Iterable[str], d
     which += " would be left" if dry_run else " is left"
     if {shard.name for shard in store.shards} <= {*plan.request.emptied, *plan.subtracted}:
         return [f"{which}, since every shard is subtracted"]
-    return [f"{which}; next: taftcache train {typed(store.path)}{' --private' if promised(store) else ''}"]
+    return [f"{which}; next: {_train(store)}"]
+
+
+def _train(store: FeatureStore) -> str:
+    return f"taftcache train {typed(store.path)}{' --private' if promised(store) else ''}"
 
 
 def _unlearned(store: FeatureStore, plan: ForgetPlan, *, dry_run: bool = False) -> list[str]:
@@ -387,27 +392,26 @@ def _one_class(plan: ForgetPlan, classes: int, is_left: str) -> list[str]:
 
 
 def _unweighed(store: FeatureStore, plan: ForgetPlan, *, dry_run: bool = False) -> list[str]:
-    """A note if models/weighted goes because nothing says the rows of some of its members, or because of the recorded
-    coefficients only zeros are left."""
-    path, is_ = typed(store.path), "would be" if dry_run else "is"
-    gone = f"{WEIGHTED} {is_} gone"
+    """A note if models/weighted goes because nothing says the rows of some of its members, or because the recorded
+    coefficients that are left have no sum to be divided by."""
     if WEIGHTED not in plan.destroyed:
         return []
+    is_, are = ("would be", "would be") if dry_run else ("is", "are")
+    gone, left = f"{WEIGHTED} {is_} gone", [name for name in store.objects(COMPONENTS) if name not in plan.destroyed]
+    command = compose_anyhow(store, left) if left else _train(store)
     if not plan.weights:
-        return [
-            f'{gone}: of the coefficients, none but zeros {is_} left; compose.weights {is_} "rows" from now on: '
-            f"taftcache compose {path} weighs all by their rows"
-        ]
+        why = f"the coefficients that {are} left sum to 0" if left else f"no component {is_} left"
+        return [f'{gone}: {why}; compose.weights {is_} "rows" from now on; next: {command}']
     each = " of each class" if plan.weights == "class-rows" else ""
     if foreign := [name for name in plan.unknown if name in imported(store)]:
-        names, command = first_few([shard_of(name) for name in foreign]), compose_without(store, foreign)
+        names = first_few([shard_of(name) for name in foreign])
         return [f"{gone}: nothing says how many rows{each} {names} came from; next: {command}"]
     if not plan.unknown:
         return []
     names = first_few([shard_of(name) for name in plan.unknown])
     return [
         f"{gone}: nothing says how many rows{each} {names} had when trained, for rows came or left since; next: "
-        f"taftcache train {path}, then taftcache compose {path}"
+        f"taftcache train {typed(store.path)}, then taftcache compose {typed(store.path)}"
     ]
 
 

@@ -149,7 +149,7 @@ def _report(
     objects, asked = store.objects(), settings.recipe.compose
     said = meta_of(objects[EXACT].meta if EXACT in objects else {})
     model = WEIGHTED if asked.mode == "weighted" else MEAN
-    summed = objects[model].meta
+    summed, given = objects[model].meta, model == WEIGHTED and not isinstance(asked.weights, str)
     stale, again = stale_parts(store, settings.keys), f"taftcache train{train_options(store, settings.keys)}"
     return ComposeReport(
         store=store.path,
@@ -172,7 +172,7 @@ def _report(
             *(_uncounted_notes(store, asked.weights, members) if model == WEIGHTED else []),
             *([f"composed as they are, though {OUTDATED}: {', '.join(stale)}; next: {again}"] if stale else []),
             *_unpromised_notes(objects),
-            *_twin_notes(store, list(summed["coefficients"])),
+            *(_twin_notes(store, list(summed["coefficients"])) if made and not given else []),  # reads them all
             *_unlike_notes(store, settings, list(summed["coefficients"])),
             *untrained_notes(store),
             *([*unfinished({EXACT: said}), *ridge_notes({EXACT: said})] if EXACT in objects else []),

@@ -182,9 +182,9 @@ def uncounted(store: FeatureStore, weights: Weights, names: Iterable[str]) -> li
     return [name for name, said in said_rows(store, weights, names).items() if said is None]
 
 
-def compose_without(store: FeatureStore, unsaid: Iterable[str]) -> str:
-    """The command that composes again with components that do not say the rows that the recorded weights depend on."""
-    how = "--mode mean" if uncounted(store, "rows", unsaid) else "--weight rows"
+def compose_anyhow(store: FeatureStore, names: Iterable[str]) -> str:
+    """The command that composes all these components again, whatever they leave out of what recorded weights need."""
+    how = "--mode mean" if uncounted(store, "rows", names) else "--weight rows"
     return f"taftcache compose {typed(store.path)} {how}"
 
 
