@@ -314,7 +314,10 @@ def test_what_takes_far_more_memory_than_the_file(tmp_path, what) -> None:
     change, says = MUCH[what]
     foreign(file := tmp_path / "f.h5")
     with h5py.File(file, "a") as found:
-        change(found)
+        try:
+            change(found)
+        except OSError as error:
+            pytest.skip(f"HDF5 of this h5py cannot write it: {error}")
         name = "odd" if "odd" in found else "sample_id"
     if name == "sample_id":
         pointed_at_one(file, name)

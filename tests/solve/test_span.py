@@ -108,7 +108,7 @@ def test_a_span_that_is_full_gives_up_its_oldest(monkeypatch, way):
     enough = [found.stats.directions for found in solved(radii)]
     monkeypatch.setattr("taftcache.solve.methods.span.MOST", 10)
     monkeypatch.setattr("taftcache.solve.methods.span.LEAST", 10)
-    for radius, found in zip(radii, solved(radii), strict=True):
+    for radius, found in zip(radii, solved(radii, tolerance=1e-5), strict=True):  # so few may stall above 1e-6
         assert found.status is Status.converged
         assert found.stats.directions <= 10 < enough[-1]
         x = dense(loss=LOSS, ridge=1e-3).in_ball(radius)

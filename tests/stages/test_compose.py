@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import _SIZE, save_file
 from typer.testing import CliRunner
 
 import taftcache
@@ -347,9 +347,8 @@ def test_what_a_composition_drops_is_named(exact, tmp_path, capsys):
             again = f'compose.mode = "auto" makes none anew{why}; to have it: taftcache compose {exact} --mode {model}'
             assert note.endswith(again)
             assert note in said
-        assert len(taftcache.compose(opened).notes) == 2, (
-            "of a twin, and of classes without rows where there is no model of all"
-        )
+        assert any(note.startswith("the same component under 2 names") for note in report.notes)
+        assert len(taftcache.compose(opened).notes) == 1, "of classes without rows where there is no model of all"
         assert taftcache.compose(opened, asking(opened, mode="exact")).models == ["models/mean", "models/exact"]
     told = CliRunner().invoke(app, ["train", str(exact), "--set", "objective.ridge=1e-2", "--set", "compose.mode=mean"])
     assert (
@@ -566,6 +565,8 @@ def test_looking_into_a_file_and_importing_it_refuse_the_same(store, parcel, say
 def test_a_components_numbers_are_floating_point(store, parcel, dtype):
     with safe_open(parcel, "pt") as opened:
         tensors = {name: opened.get_tensor(name).to(dtype) for name in set(opened.keys())}
+        if dtype not in _SIZE:
+            pytest.skip("safetensors below 0.7 cannot write it")
         save_file(tensors, other := parcel.with_name("other.safetensors"), opened.metadata())
     for reader in (taftcache.inspect_component, partial(taftcache.import_component, store)):
         with pytest.raises(FormatError, match="its numbers are not floating-point"):
