@@ -221,11 +221,16 @@ def one_of_trained(names: Sequence[str], wanted: str = "") -> str:
     return f"{made}one of {', '.join(names)}" if names else "taftcache train, for there is none yet"
 
 
+def train_command(place: object, *, private: bool) -> str:
+    """The command that trains a store's shards."""
+    return f"taftcache train {typed(place)}{' --private' if private else ''}"
+
+
 def made_by(place: object, name: str, meta: Mapping[str, Any]) -> str:
     """The command that makes a store's component or model ``name`` with this ``meta`` again."""
     if meta.get("imported"):
         return f"taftcache import-component {typed(place)} FILE --name {shard_of(name)}"
-    return f"taftcache train {typed(place)}{' --private' if PRIVATE in meta else ''}"
+    return train_command(place, private=PRIVATE in meta)
 
 
 def ordinal(place: int) -> str:

@@ -17,6 +17,7 @@ from taftcache.names import (
     extract_again,
     first_few,
     is_model,
+    train_command,
     typed,
 )
 from taftcache.stages.estimators import is_of_estimator
@@ -96,7 +97,7 @@ def unsolved_notes(store: FeatureStore, *, private: bool) -> list[str]:
     if not is_complete(store) or TAIL not in there or is_of_estimator(store):
         return []
     place, models = typed(store.path), [name for name in there if is_model(name)]
-    train = f"taftcache train {place}{' --private' if private else ''}"
+    train = train_command(store.path, private=private)
     shards = [ref.name for ref in store.manifest.shards if ref.role == "train" and ref.name not in out]
     solved = {name for name in models if there[name].meta.get("key") != INTERRUPTED_KEY}
     rest = [name for name in shards if component_of(name) not in solved]

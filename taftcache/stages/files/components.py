@@ -304,10 +304,8 @@ def _composing(store: FeatureStore, asked: ComposeSpec) -> tuple[str, list[str]]
     unsaid = uncounted(store, asked.weights, imported(store)) if asked.mode == "weighted" else []
     if not unsaid:
         return f"taftcache compose {typed(store.path)}", []
-    command, each = (
-        compose_anyhow(store, store.objects(COMPONENTS)),
-        " of each class" if asked.weights == "class-rows" else "",
-    )
+    command = compose_anyhow(store, store.objects(COMPONENTS))
+    each = " of each class" if asked.weights == "class-rows" else ""
     return command, [
         f'compose and train refuse this store\'s compose.weights = "{asked.weights}", for nothing says how many '
         f"rows{each} {first_few([shard_of(name) for name in unsaid])} came from; next: {command}, or give each "

@@ -38,6 +38,7 @@ from taftcache.names import (
     is_model,
     shard_of,
     them,
+    train_command,
     typed,
     yours_to_do,
 )
@@ -365,11 +366,7 @@ def _none_left(store: FeatureStore, plan: ForgetPlan, *, there: Iterable[str], d
     which += " would be left" if dry_run else " is left"
     if {shard.name for shard in store.shards} <= {*plan.request.emptied, *plan.subtracted}:
         return [f"{which}, since every shard is subtracted"]
-    return [f"{which}; next: {_train(store)}"]
-
-
-def _train(store: FeatureStore) -> str:
-    return f"taftcache train {typed(store.path)}{' --private' if promised(store) else ''}"
+    return [f"{which}; next: {train_command(store.path, private=bool(promised(store)))}"]
 
 
 def _unlearned(store: FeatureStore, plan: ForgetPlan, *, dry_run: bool = False) -> list[str]:
@@ -398,7 +395,7 @@ def _unweighed(store: FeatureStore, plan: ForgetPlan, *, dry_run: bool = False) 
         return []
     is_, are = ("would be", "would be") if dry_run else ("is", "are")
     gone, left = f"{WEIGHTED} {is_} gone", [name for name in store.objects(COMPONENTS) if name not in plan.destroyed]
-    command = compose_anyhow(store, left) if left else _train(store)
+    command = compose_anyhow(store, left) if left else train_command(store.path, private=bool(promised(store)))
     if not plan.weights:
         why = f"the coefficients that {are} left sum to 0" if left else f"no component {is_} left"
         return [f'{gone}: {why}; compose.weights {is_} "rows" from now on; next: {command}']

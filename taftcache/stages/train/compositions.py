@@ -17,7 +17,7 @@ from taftcache.model.component import Component, StoredComponents
 from taftcache.model.members import imported, subtracted, untrained
 from taftcache.model.meta import Coefficient
 from taftcache.model.outdated import composition_key
-from taftcache.names import EXACT, INTERRUPTED_KEY, MEAN, PRIVATE, component_of, counted, shard_of, typed
+from taftcache.names import EXACT, INTERRUPTED_KEY, MEAN, PRIVATE, component_of, counted, shard_of, train_command, typed
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing import RidgeChoice
@@ -53,7 +53,7 @@ def members_of(store: FeatureStore) -> list[str]:
         raise CompositionError(
             f"{counted(len(missing), 'shard')} without a component that was solved to its end",
             got=", ".join(map(shard_of, missing)),
-            do=f"taftcache train {typed(store.path)}{' --private' if promised(store) else ''}",
+            do=train_command(store.path, private=bool(promised(store))),
         )
     names += imported(store)
     if not names:
