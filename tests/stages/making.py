@@ -9,14 +9,18 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pytest
 import torch
 from PIL import Image
 from pyarrow import parquet
 
+import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
 from taftcache.consent import recorded_recipe
 from taftcache.model.component import read_base, read_component
 from taftcache.model.meta import CertificateRecord
+from taftcache.names import WEIGHTED
 from taftcache.recipe import Recipe, parse_recipe
 from tests.cache.making import tree
 
@@ -134,3 +138,17 @@ def commits(path: Path) -> dict[str, Any]:
 
 def open_store(path: Path) -> FeatureStore:
     return FeatureStore(path, mode="a")
+
+
+def said_of_the_sum(path: Path, component: str) -> list[tuple[str, str]]:
+    """The note on ``models/weighted`` of a request to forget this component, and the verb that it takes: first of a dry
+    run, then of the request itself. The command that the second names next is run, and succeeds."""
+    said = []
+    for dry_run in (True, False):
+        report = taftcache.forget(path, components=[component], dry_run=dry_run)
+        (note,) = [note for note in report.notes if WEIGHTED in note]
+        said.append((note, "would be" if dry_run else "is"))
+    with pytest.raises(SystemExit) as ended:
+        main(note.partition("next: taftcache ")[2].split())
+    assert not ended.value.code
+    return said

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import msgspec
@@ -47,10 +46,8 @@ MODELS: dict[str, tuple[type, dict[str, Any]]] = {
     "eva-unfused": (Eva, {"qkv_fused": False, "use_rot_pos_emb": True, "scale_attn_inner": True}),
     "eva-average": (Eva, {"global_pool": "avg", "use_rot_pos_emb": True, "num_reg_tokens": 1, "swiglu_mlp": True}),
     "dinov3": (Eva, {"rope_type": "dinov3", "use_rot_pos_emb": True, "rope_rotate_half": True, "qkv_bias": False}),
+    "rope-mixed": (Eva, {"rope_type": "mixed", "use_rot_pos_emb": True, "attn_type": "rope", "qk_norm": True}),
 }
-if "qk_norm" in signature(Eva).parameters:  # before, up to timm 1.0.30, such a model did not run in float64
-    MIXED = {"rope_type": "mixed", "use_rot_pos_emb": True, "attn_type": "rope", "qk_norm": True}
-    MODELS["rope-mixed"] = (Eva, MIXED)
 
 
 @dataclass
