@@ -67,6 +67,10 @@ def test_a_wheel_brings_the_recipes(installed):
     folder = ROOT / "pipelines"
     assert sorted(names) == sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.toml"))
     assert installed("taftcache", "--version").startswith("taftcache ")
+    asked = "from importlib.metadata import metadata; print(*metadata('taftcache').get_all('License-File'))"
+    assert {Path(name).name for name in installed("python", "-c", asked).split()} == {
+        *("LICENSE", "LICENSE-d3", "LICENSE-zrender", "NOTICE")
+    }
     assert "did you mean quickstart?" in installed("taftcache", "run", "quikstart", code=2)
 
 

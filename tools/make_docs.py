@@ -39,8 +39,9 @@ ROOT = Path(__file__).resolve().parent.parent
 COMPLETION = (
     "`taftcache --version` prints the version. `taftcache --install-completion` teaches the shell in use (bash, zsh, "
     "fish, PowerShell) to complete commands, options, choices and the names of recipes with the Tab key; "
-    "`--show-completion` prints the script instead. `taftcache --wait SECONDS COMMAND` waits up to so long for "
-    "another process that writes to the store, and says so once on stderr; without it, a second writer ends at once. "
+    "`--show-completion` prints the script instead, and `_TAFTCACHE_COMPLETE=source_fish taftcache` that of another "
+    "shell. `taftcache --wait SECONDS COMMAND` waits up to so long for another process that writes to the store, and "
+    "says so once on stderr; without it, a second writer ends at once. "
     "A RECIPE is a TOML file, or the name of one of the "
     "[bundled recipes](../pipelines/README.md): `quickstart`, `published/cub200`. A file of that name wins.",
 )

@@ -13,6 +13,8 @@ from taftcache.view.bundle import bundle
 
 # Apache ECharts draws the map and every chart; see echarts/LICENSE and ARCHITECTURE.md.
 LIBRARY = "echarts/echarts.min.js"
+# A page is passed on alone, and these licences ask to go wherever the library goes.
+LICENCES = tuple(f"echarts/{name}" for name in ("NOTICE", "LICENSE", "LICENSE-zrender", "LICENSE-d3"))
 STYLES = ("page.css", "pictures.css", "print.css")
 # The module that runs first; the others are found by its imports.
 ENTRY = "main.js"
@@ -49,13 +51,19 @@ def _fill(title: str, *, data: str = "", policy: str = "", nonce: str = "", view
         "policy": f'<meta http-equiv="Content-Security-Policy" content="{policy}">' if policy else "",
         "style": "".join(map(_asset, STYLES)),
         "data": data,
-        "scripts": f"<script{mark}>{_asset(LIBRARY)}</script>\n<script{mark}>{script()}</script>",
+        "scripts": f"<script{mark}>{_library()}</script>\n<script{mark}>{script()}</script>",
     }
     out = []
     for k, piece in enumerate(_asset("page.html").split("{{")):
         name, _, rest = piece.partition("}}") if k else ("", "", piece)
         out.append((parts[name] if k else "") + rest)
     return "".join(out)
+
+
+@cache
+def _library() -> str:
+    """The chart library, with its licences before it."""
+    return "\n".join(("/*", *map(_asset, LICENCES), "*/", _asset(LIBRARY)))
 
 
 @cache

@@ -288,6 +288,13 @@ def test_looking_writes_nothing(server, seen):
     assert tree(Path(seen)) == before
 
 
+def test_a_report_carries_the_licences_of_the_chart_library():
+    page, asset = report_page("t", {}).decode(), Path(taftcache.view.__file__).parent / "assets" / "echarts"
+    texts = [p.read_text() for p in sorted(asset.iterdir()) if p.suffix != ".js"]
+    assert len(texts) == 4
+    assert all(text in page for text in texts)
+
+
 def test_names_cannot_break_out_of_a_report():
     nasty = "</script><script>alert(1)</script><!--"
     page = report_page(nasty, {"overview": nasty}, nasty).decode()

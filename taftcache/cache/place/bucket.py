@@ -74,7 +74,7 @@ class Bucket:
             raise StoreError(
                 "a store in a bucket needs the package obstore",
                 got=f"s3://{bucket}/{prefix}",
-                do="pip install obstore",
+                do="pip install 'taftcache[s3]'",
             ) from None
         self.path: Path = Url(f"s3:/{bucket}/{prefix}".rstrip("/"))
         self._api, self._bucket, self._prefix, self.opened = obstore, bucket, prefix, ""
