@@ -24,7 +24,7 @@ from taftcache.names import (
 )
 from taftcache.terminal.console import OUT, print_ids, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import plain_table
-from taftcache.view.wording import NOT_EXPORTED, bounded, forgotten_text
+from taftcache.view.wording import NOT_EXPORTED, bounded, forgotten_text, taken_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -122,7 +122,7 @@ def show_inspect(report: InspectReport) -> None:
     if not report.ledger:
         OUT.print("ledger: empty")
     for e in report.ledger[-3:]:
-        what = f"{e.get('event', '')}, {counted(e['samples'], 'sample')}" if "samples" in e else e.get("event", "")
+        what = f"{e.get('event', '')}, {taken_text(e)}" if "samples" in e else e.get("event", "")
         OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}")
     if report.activations is not None:
         OUT.print(_activations(report.activations, report.dtype))

@@ -40,7 +40,7 @@ def show_verify(report: VerifyReport) -> None:
     for fault in report.faults:
         reason = report.reasons.get(fault.file, "")
         say(f"DAMAGED  {fault}", *(f"         {line}" for line in reason.splitlines()))
-    if report.faults and not report.reasons:
+    if any(fault.file not in report.reasons for fault in report.faults):
         say(f"try      taftcache verify {typed(report.store)} --repair")
     for stray in report.strays:
         OUT.print(f"stray    {stray} (no manifest names it; taftcache gc tells more)")

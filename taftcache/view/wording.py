@@ -107,8 +107,7 @@ def receipt_lines(r: Receipt, unreadable: bool) -> list[str]:
         rows = ", ".join(f"{counted(n, 'row')} of {name}" for name, n in r.shards.items()) or "no row"
         without = r.samples - sum(r.shards.values())  # skipped samples, and those of an unfinished extraction
         rows += " removed" + (f", {without} had no row in a shard" if without > 0 else "")
-        out = [] if r.samples or r.classes_removed else [name for name in r.destroyed if is_component(name)]
-        what = counted(len(out), "component") if out else counted(r.samples, "id")
+        what = taken_text({"samples": r.samples, "classes_removed": r.classes_removed, "destroyed": r.destroyed})
         lines = [f"receipt {r.seq}, {r.time}: {what} forgotten by {r.mode}; {rows}"]
         lines.append(renewed_text(r.renewed))
     else:
@@ -131,12 +130,30 @@ def receipt_lines(r: Receipt, unreadable: bool) -> list[str]:
     return [*lines, f"{SIGNATURES[r.signature].format(key=short_key(r.public_key or ''))}; {r.file}"]
 
 
+def taken_text(entry: Mapping[str, Any]) -> str:
+    """What an entry of the ledger says that a request took."""
+    return counted(*_taken(entry))
+
+
+def _taken(entry: Mapping[str, Any]) -> tuple[int, str]:
+    """How many ids; or components, if it took none but these, for a sample's request destroys some, too."""
+    samples = entry.get("samples")
+    if not samples and not entry.get("classes_removed") and isinstance(destroyed := entry.get("destroyed"), list):
+        components = sum(isinstance(name, str) and is_component(name) for name in destroyed)
+        if components:
+            return components, "component"
+    return samples if isinstance(samples, int) else 0, "id"
+
+
 def forgotten_text(tombstones: int, entries: Sequence[Mapping[str, Any]], *, whole: bool = True) -> str:
-    """What a store with these ledger ``entries`` has forgotten: the receipts' ids, and ``tombstones``, of which a shard
-    or a class that left has one, too, and which go with their key; ``whole``: whether these are all its entries."""
-    counts = [entry.get("samples") for entry in entries if entry.get("event") == "forget"]
-    ids = sum(count for count in counts if isinstance(count, int))
-    said = [f"{counted(ids, 'id')} by {counted(len(counts), 'receipt')}"] if counts else []
+    """What a store with these ledger ``entries`` has forgotten: the receipts' ids and components, and ``tombstones``,
+    of which a shard or a class that left has one, too, and which go with their key; ``whole``: whether these are all
+    its entries."""
+    taken = [_taken(entry) for entry in entries if entry.get("event") == "forget"]
+    said = []
+    for thing in ("id", "component"):
+        counts = [count for count, of in taken if of == thing]
+        said += [f"{counted(sum(counts), thing)} by {counted(len(counts), 'receipt')}"] if counts else []
     said += [counted(tombstones, "tombstone")] if tombstones else []
     if any(entry.get("event") == "destroy-key" for entry in entries):
         said.append("the key of earlier ones is destroyed" if tombstones else "the key of the tombstones is destroyed")

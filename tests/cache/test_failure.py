@@ -11,7 +11,7 @@ import pytest
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, StoreNotFound, StoreWriteError
 
-from .making import create
+from .making import create, fill, names
 
 CAUSES = {
     errno.ENOSPC: ("no space left on the disk", "free some space"),
@@ -37,6 +37,21 @@ def test_a_write_says_its_cause_and_what_helps(tmp_path, monkeypatch, code) -> N
         assert caught.value.fault == f"cannot write to {tmp_path / 's'}: {CAUSES[code][0]}"
         assert CAUSES[code][1] in caught.value.do
         assert caught.value.do.endswith("the last commit is intact")
+
+
+def test_a_full_disk_says_what_the_stopped_shard_keeps(tmp_path, monkeypatch) -> None:
+    def full(fd, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    ids = names(20)
+    with create(tmp_path / "s") as store:
+        fill(store, "000", ids, stop=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            with pytest.raises(StoreWriteError, match="no space left") as caught:
+                fill(store, "000", ids)
+        assert "taftcache gc STORE --unfinished removes it); the last commit is intact" in caught.value.do
+        assert fill(store, "000", ids) > 0, "it goes on from there, as was said"
 
 
 @pytest.mark.parametrize("code", CAUSES, ids=errno.errorcode.get)

@@ -139,8 +139,9 @@ def test_a_damaged_list(path, kind, how) -> None:
     }[kind]
     with FeatureStore(path) as store:
         assert [fault.file for fault in store.verify()] == [f"lists/{file.name}"]
-        with pytest.raises(IntegrityError, match=f"lists/{kind}-"):
+        with pytest.raises(IntegrityError, match=f"lists/{kind}-") as caught:
             read(store)
+        assert ("taftcache verify STORE --repair" in caught.value.do) == (kind != "skipped")
     with FeatureStore(path, mode="a") as store:
         done = repair(store.committer(), store.verify(), None)
         assert (list(done.mended), list(done.left)) == (

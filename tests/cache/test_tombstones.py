@@ -16,6 +16,7 @@ from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.repair import repair
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, IntegrityError, StaleStore, StoreError, StoreWriteError
 
@@ -129,6 +130,52 @@ def test_destroying_the_key_reaches_the_file_of_a_link(path, tmp_path) -> None:
         change.destroy_key()
     assert not (tmp_path / "link.forgotten").exists()
     assert key.hex().encode() not in (tmp_path / "s.forgotten").read_bytes()
+
+
+def mended(path) -> tuple[list[str], list[str]]:
+    """The files that a repair mends, and those that it leaves."""
+    with FeatureStore(path, mode="a") as store:
+        done = repair(store.committer(), store.verify(), None)
+        return list(done.mended), list(done.left)
+
+
+@pytest.mark.law("A repair gives back the same bytes, or nothing")
+@pytest.mark.parametrize("newest", ["own", "of another store"])
+def test_a_lost_key_comes_back_from_the_file_beside_the_store(path, newest) -> None:
+    """Without it the store could only be read for good."""
+    key, (hashes,) = path / "tombstones.key", (path / "lists").glob("tombstones-*")
+    whole = tree(path)
+    if newest != "own":
+        remember(path, b"k" * 32, ["elsewhere.png"])
+    for harm in (key.unlink, lambda: key.write_bytes(b"k" * 32), lambda: key.write_bytes(b"")):
+        harm()
+        with pytest.raises(IntegrityError, match=r"tombstones\.key") as caught:
+            forget(path, IDS[0])
+        assert "taftcache verify STORE --repair" in caught.value.do
+        assert mended(path) == (["tombstones.key"], [])
+        assert (tree(path), stat.S_IMODE(key.stat().st_mode)) == (whole, 0o600)
+    key.unlink()
+    hashes.unlink()
+    assert mended(path) == (["tombstones.key", f"lists/{hashes.name}"], [])
+    assert tree(path) == whole
+    forget(path, IDS[0])
+
+
+@pytest.mark.law("A repair gives back the same bytes, or nothing")
+def test_no_other_key_comes_from_the_file_beside_the_store(path, tmp_path) -> None:
+    beside = tmp_path / "s.forgotten"
+    kept = beside.read_bytes()
+    key = (path / "tombstones.key").read_bytes()
+    (path / "tombstones.key").unlink()
+    beside.unlink()
+    remember(path, b"k" * 32, [GONE])
+    assert mended(path) == ([], ["tombstones.key"])
+    (path / "tombstones.key").write_bytes(key)
+    with FeatureStore(path, mode="a") as store, store.transaction() as change:
+        change.destroy_key()
+    beside.write_bytes(kept)
+    assert mended(path) == ([], []), "a key that was destroyed is named no more"
+    assert not (path / "tombstones.key").exists()
 
 
 def test_every_flipped_bit_is_an_error(path, tmp_path) -> None:

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
@@ -306,6 +307,22 @@ def test_repair_and_gc_in_words(cli, store):
     assert "--repair" not in outcome.out, "it was tried"
     assert "\\n" not in outcome.out, "a reason of several lines"
     assert re.search(r"DAMAGED .*\n {9}\S.*\n {11}got: ", outcome.out)
+
+
+def test_a_repair_is_advised_where_it_can_mend_something(cli, store, tmp_path):
+    """It was for a damaged entry of the ledger, and for the rows of imported vectors."""
+    cli("forget", store, "--sample", FeatureStore(store).sample_ids()[0])
+    (entry,) = (store / "ledger").iterdir()
+    flip(entry)
+    vectors = taftcache.import_vectors(np.eye(9), np.arange(9) % 3, tmp_path / "vectors").store
+    flip(chunk_of(vectors, "000", 0))
+    for path in (store, vectors):
+        outcome = cli("verify", path)
+        assert (outcome.code, "--repair" in outcome.out) == (10, False)
+        assert "\n         nothing else says what its bytes were: restore it from a copy\n" in outcome.out
+        assert cli("verify", path, "--repair").out == outcome.out
+    flip(chunk_of(store, "000"))
+    assert f"try      taftcache verify {store} --repair" in cli("verify", store).out
 
 
 def test_what_is_lost_is_made_again_by_the_command_that_is_named(cli, store, tmp_path):

@@ -170,4 +170,5 @@ def test_a_damaged_ledger_is_noted(made, tmp_path):
     with open_store(path) as store:
         report = taftcache.forget(store, ["v/02"])
     assert report.forgotten == ["v/02"]
-    assert report.notes[0].startswith("the ledger is damaged: ")
+    assert report.notes[0].startswith(f"the ledger is damaged: file ledger/{entry.name}: its bytes do not have")
+    assert "until a copy of that file is put back, and of it alone" in report.notes[0], "verify has no cure"

@@ -44,8 +44,10 @@ def test_damaged_objects(store, name):
         flip(store / opened.objects()[name].path)
     (fault,) = taftcache.verify(store).faults
     assert name in fault.file
-    with FeatureStore(store) as opened, pytest.raises(IntegrityError, match=name):
+    with FeatureStore(store) as opened, pytest.raises(IntegrityError, match=name) as caught:
         taftcache.evaluate(opened)
+    cure = "mend it" if name == "base/tail" else "drop it, to make it again"
+    assert caught.value.do == f"{cure} (taftcache verify STORE --repair), or restore the file from a copy"
 
 
 @pytest.mark.parametrize("harm", [flip, lambda file: file.write_bytes(file.read_bytes()[:-5]), Path.unlink])

@@ -17,6 +17,7 @@ from taftcache.names import EXACT, MEAN, WEIGHTED, is_component
 from taftcache.recipe import parse_recipe
 from taftcache.stages.train.record import settings_of
 from taftcache.terminal.forgetting import show_audit
+from taftcache.terminal.inspection import show_inspect
 from taftcache.view import payload
 from taftcache.view.atlas import Atlas
 from taftcache.view.wording import receipt_lines
@@ -60,6 +61,10 @@ def test_a_component_that_leaves_was_never_there(partner, composed, capsys):
     assert taftcache.audit(path).findings == []
     (receipt,) = taftcache.receipts(path).receipts
     assert "1 component forgotten by retrain; no row removed" in receipt_lines(receipt, False)[0]
+    show_inspect(taftcache.inspect(path))
+    said = capsys.readouterr().out
+    assert "forgotten 1 component by 1 receipt; 2 tombstones" in said, "it was said of 0 ids"
+    assert f"{receipt.time} forget, 1 component\n" in said
     assert (receipt.samples, receipt.destroyed, receipt.renewed) == (0, report.destroyed, report.renewed)
     assert not any("has changed" in note for note in taftcache.audit(path).notes)
     again = taftcache.forget(path, components=["elsewhere"])

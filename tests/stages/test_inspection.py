@@ -85,6 +85,25 @@ def test_a_missing_file_is_seen_without_reading(store):
         assert len(look_at_files(opened).missing) == 2
 
 
+def test_lists_the_key_and_the_ledger_are_among_the_files_that_are_counted(store):
+    """They were not, so that "34 files there" was said where the tombstones' key was gone."""
+    with open_store(store) as opened:
+        taftcache.forget(opened, opened.shards[0].sample_ids[:1])
+        taftcache.forget(opened, opened.shards[0].sample_ids[:1])
+        (entry, _), (hashes,) = sorted((store / "ledger").iterdir()), (store / "lists").glob("tombstones-*")
+        there = {f for f in store.rglob("*") if f.is_file() and f.name not in ("lock", "manifest.json")}
+        assert look_at_files(opened).files == len(there)
+        for file in (store / "tombstones.key", hashes):
+            file.unlink()
+            where = file.relative_to(store).as_posix()
+            assert where in taftcache.inspect(opened).integrity.missing
+        entry.unlink()
+        assert look_at_files(opened).missing == ["ledger/000001-*.json", f"lists/{hashes.name}", "tombstones.key"]
+        shutil.rmtree(store / "ledger")
+        (store / "ledger").write_bytes(b"")
+        assert len(look_at_files(opened).missing) == 4
+
+
 @pytest.mark.law("A store that an extraction has not finished says so wherever it is read")
 def test_a_store_that_is_not_finished_says_so(store, capsys):
     with FeatureStore(store) as whole:

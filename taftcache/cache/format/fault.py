@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from taftcache.cache.format.digest import digest
-from taftcache.cache.format.naming import FILE, MAX_BYTES
+from taftcache.cache.format.naming import DERIVED, FILE, MAX_BYTES
 from taftcache.cache.place.failure import AGAIN, cannot, cause
 from taftcache.cache.place.home import Home
 from taftcache.errors import NETWORK, FormatError, IntegrityError, StoreChanged, StoreError, StoreUnreachable
@@ -56,11 +56,16 @@ class Fault:
 
     def error(self) -> IntegrityError:
         """The error that a read of this object raises."""
-        if self.shard is not None:
-            cure = "mend it (taftcache verify STORE --repair), or restore the file from a copy"
-        else:
-            cure = "restore the file from a copy"
+        cure = "restore the file from a copy"
+        if self.is_mendable:
+            mend = "drop it, to make it again" if self.file.partition("/")[0] in DERIVED else "mend it"
+            cure = f"{mend} (taftcache verify STORE --repair), or {cure}"
         return IntegrityError(f"{_DAMAGED}{self}", do=cure)
+
+    @property
+    def is_mendable(self) -> bool:
+        """Whether a repair may mend the file, or drop it; of others nothing else says what their bytes were."""
+        return not self.file.startswith((FILE, "ledger/", "lists/skipped-"))
 
 
 DAMAGE = (IntegrityError, FormatError)  # what a read of a damaged file raises

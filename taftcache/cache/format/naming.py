@@ -11,6 +11,7 @@ from taftcache.names import counted
 FILE = "manifest.json"
 MAX_BYTES = 32 << 20  # of the root manifest
 OBJECT_FOLDERS = ("base", "components", "models", "state")
+DERIVED = ("components", "models", "state")  # what training, or another import, makes again
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 SUFFIX = re.compile(r"\.[a-z0-9]{1,16}")

@@ -7,7 +7,10 @@ import errno
 from taftcache.errors import NETWORK, FormatError, StoreError, StoreLocked, StoreWriteError
 
 AGAIN = ", then run the same command again"
-INTACT = f"{AGAIN}; the last commit is intact"
+_INTACT = "; the last commit is intact"
+INTACT = f"{AGAIN}{_INTACT}"
+GOES_ON = f"{AGAIN}, which goes on from what staging/ keeps (taftcache gc STORE --unfinished removes it){_INTACT}"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 AVOID = "do not use this store"
 _IN_THE_WAY = "a file, or a link that leads nowhere, is where a folder must be", "name a folder, or move that away"
 _CLOSE = "close what has it open (taftcache view, say)"

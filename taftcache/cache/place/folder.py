@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.cache.place.durable import make_durable
-from taftcache.cache.place.failure import AVOID, INTACT, cannot, too_large
+from taftcache.cache.place.failure import AVOID, FULL, GOES_ON, INTACT, cannot, too_large
 from taftcache.errors import FormatError, StoreLocked, StoreNotFound, StoreWriteError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -383,4 +383,5 @@ def writing(place: Path, name: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise cannot("write to", place, error, StoreWriteError, got=name, then=INTACT) from error
+        kept = error.errno in FULL and name is not None and name.startswith("staging/shard-")  # a ShardWriter's
+        raise cannot("write to", place, error, StoreWriteError, got=name, then=GOES_ON if kept else INTACT) from error

@@ -17,9 +17,12 @@ from taftcache.cache.format import encoding, layout
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.layout import ShardManifest
+from taftcache.cache.format.ledger import KEY_FILE
 from taftcache.cache.format.manifest import ShardRef
+from taftcache.cache.format.naming import DERIVED
 from taftcache.cache.format.parts import Tombstones
 from taftcache.cache.format.plan import MAX_ID_BYTES
+from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.write.commit import Committer
@@ -29,7 +32,6 @@ from taftcache.errors import DataError, StoreError, StoreWriteError, TaftcacheEr
 from taftcache.names import counted
 
 REPAIR = "staging/repair"
-DERIVED = ("components", "models", "state")
 _ROWS_AT_ONCE = 64
 
 
@@ -73,8 +75,8 @@ def repair(committer: Committer, faults: Sequence[Fault], maker: Maker | None) -
     Metadata comes from the shard's manifest, a lost shard manifest from the group's files; chunks, labels and ids come
     from ``maker`` (chunks and labels for the ids that the shard has). Bytes are put in place, file by file and durably,
     only if they have the digest that the manifest names, so the root digest stays. Damaged components and models, which
-    training makes again from the rows, are dropped in a commit, and so are damaged curves. Tombstones come from the
-    file beside the store. The rest is left, with the reason.
+    training makes again from the rows, are dropped in a commit, and so are damaged curves. Tombstones and their key
+    come from the file beside the store. The rest is left, with the reason.
     """
     done = Repaired()
     committer.check_no_transaction("repair the store")
@@ -99,8 +101,17 @@ def repair(committer: Committer, faults: Sequence[Fault], maker: Maker | None) -
             for name in set(curves) - set(done.dropped):
                 change.drop_curve(name)
     for file in damaged - done.mended.keys() - gone:
-        done.left.setdefault(file, "nothing else says what its bytes were: restore it from a copy")
+        done.left.setdefault(file, _LOST)
     return done
+
+
+def hopeless(faults: Sequence[Fault], has_data: bool) -> dict[str, str]:
+    """The files that a repair cannot mend, with the reason; ``has_data``: whether it would have a `Maker`."""
+
+    def of_data(file: str) -> bool:
+        return file.startswith("base/") or "/c." in file
+
+    return {f.file: _LOST for f in faults if not f.is_mendable or (of_data(f.file) and not has_data)}
 
 
 def _repair_object(committer: Committer, name: str, maker: Maker | None, done: Repaired) -> None:
@@ -117,29 +128,35 @@ def _repair_object(committer: Committer, name: str, maker: Maker | None, done: R
 
 
 def _repair_lists(committer: Committer, damaged: set[str], done: Repaired) -> list[str]:
-    """Take the tombstones from the file beside the store; returns the objects whose curves are lost."""
-    named = committer.manifest
-    own = named.tombstones.part
-    if own is not None and own.ref.path in damaged:
-        beside = Tombstones.of(committer.tombstone_file.newest).part
-        if beside is not None and beside.ref == own.ref:
-            _put(committer.root, own.ref.path, own.ref.digest, beside.data(), "from the file beside the store", done)
+    """Take the tombstones and their key from the file beside the store; returns the objects whose curves are lost."""
+    root, named = committer.root, committer.manifest
+    own, how = named.tombstones.part, "from the file beside the store"
+    for key, hashes in committer.tombstone_file.beyond(()).items():
+        if digest(key) != named.tombstone_key:  # that of another store that was here
+            continue
+        if KEY_FILE in damaged:
+            _put(root, KEY_FILE, named.tombstone_key, key, how, done, PRIVATE)
+        part = Tombstones.of(hashes).part
+        if own is not None and own.ref.path in damaged and part is not None and part.ref == own.ref:
+            _put(root, own.ref.path, own.ref.digest, part.data(), how, done)
     curves = {name: ref.curve.ref.path for name, ref in named.objects.items() if ref.curve is not None}
     lost = [name for name, path in curves.items() if path in damaged]
     done.mended.update((curves[name], f"left out: it said how the solve of {name} went, which stays") for name in lost)
     return lost
 
 
-def _put(root: Home, file: str, wanted: str, data: Any, how: str, done: Repaired) -> bool:
-    """Put ``data`` in the place of ``file`` if it is what the manifest names."""
+def _put(root: Home, file: str, wanted: str, data: Any, how: str, done: Repaired, mode: int | None = None) -> bool:
+    """Put ``data`` in the place of ``file``, with the permissions ``mode`` if given, if it is what the manifest
+    names."""
     if (got := digest(data)) != wanted:
         done.left[file] = f"what was made again has the digest {got[:16]}, not {wanted[:16]}: {_OTHER}"
         return False
-    root.put(file, data)
+    root.put(file, data, mode=mode)
     done.mended[file] = how
     return True
 
 
+_LOST = "nothing else says what its bytes were: restore it from a copy"
 _OTHER = "the data or its labels, the weights or the libraries are not those of the store; nothing was written"
 
 

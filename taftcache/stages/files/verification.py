@@ -11,7 +11,7 @@ from taftcache.cache.format.fault import Fault
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.previous import go_back
-from taftcache.cache.write.repair import Maker
+from taftcache.cache.write.repair import Maker, hopeless
 from taftcache.cache.write.repair import repair as mend
 from taftcache.errors import RecipeError, TaftcacheError
 from taftcache.names import made_by
@@ -26,8 +26,8 @@ class VerifyReport(Report):
 
     faults: damaged objects; after a repair, those that remain. strays: files that no manifest names. ledger_entries:
     how many were read. mended: for each mended file, where its bytes came from. dropped: damaged components and models
-    that were dropped. again: the command that makes each of these again. reasons: why a file was left damaged. left:
-    the root that --back went back from, if it did. It is "" if its manifest could not be read.
+    that were dropped. again: the command that makes each of these again. reasons: why a file cannot be mended, or was
+    left damaged. left: the root that --back went back from, if it did. It is "" if its manifest could not be read.
     """
 
     store: Path
@@ -127,5 +127,6 @@ def _report(store: FeatureStore, faults: list[Fault], left: str | None) -> Verif
         faults=faults,
         strays=store.strays(),
         ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
+        reasons=hopeless(faults, "imported" not in store.identity),
         left=left,
     )

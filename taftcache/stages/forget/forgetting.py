@@ -13,6 +13,7 @@ from typing import Literal
 from taftcache.backbone.still_there import still_there
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
+from taftcache.cache.format.fault import problem_of
 from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.kept_keys import KeptKey, TombstoneKeys
 from taftcache.cache.opening import Place, at_its_place
@@ -422,7 +423,10 @@ def _damaged_ledger(store: FeatureStore) -> list[str]:
     try:
         store.ledger()
     except StoreError as error:
-        return [f"the ledger is damaged: {error.fault}; taftcache verify lists what is"]
+        return [
+            f"the ledger is damaged: {problem_of(error)}; receipts up to it cannot be read until a copy of that file "
+            "is put back, and of it alone, for an old copy of the store brings forgotten rows back"
+        ]
     return []
 
 

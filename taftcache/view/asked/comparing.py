@@ -25,6 +25,7 @@ from taftcache.view.asked.aside import Aside
 from taftcache.view.atlas import Atlas
 from taftcache.view.late import importing
 from taftcache.view.payload import packed
+from taftcache.view.wording import taken_text
 
 if TYPE_CHECKING:
     from taftcache.stages.look.scoring import Predictions, Scorer
@@ -209,6 +210,6 @@ def _receipt(here: FeatureStore, there: FeatureStore) -> str:
             key = ledger.read_key(second.root, second.manifest) if second.manifest.tombstone_key else b""
         for entry in second.ledger():
             if ledger.names_state(entry.get("root_before"), first.root_digest, key):
-                what = f"{entry['event']} of {entry.get('samples', 0)} at {entry.get('time', '')}"
+                what = f"{entry['event']} of {taken_text(entry)} at {entry.get('time', '')}"
                 return f"The second store is this one {when} entry {entry['seq']} of the ledger ({what})."
     return ""

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from taftcache.cache.format.fault import DAMAGE
+from taftcache.cache.format.ledger import KEY_FILE
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.sweep import unfinished
 from taftcache.consent import recorded_recipe
-from taftcache.errors import StoreError, TaftcacheError
+from taftcache.errors import FormatError, StoreError, TaftcacheError
 from taftcache.model.meta import key_parts
-from taftcache.names import counted, first_few, is_component, is_model, typed
+from taftcache.names import counted, first_few, is_component, is_model, readable_size, typed
 from taftcache.recipe import Recipe, recipe_values, stored_at
 from taftcache.stages.completeness import is_complete, still_missing, subtracted_notes, unsolved_notes, untrained_notes
 from taftcache.stages.estimators import lacks_classes, regressor_note
@@ -38,7 +39,8 @@ LEFT_OUT = 1000  # skipped samples that are named: a store may have millions
 class Integrity:
     """What was looked at; bytes are verified when they are read, and all of them by ``taftcache verify``.
 
-    files: how many the manifests name, which are verified. missing: those that are not there. text: the same in words.
+    files: how many the manifests name, which are verified: those of shards, objects, lists and the ledger, and the
+    tombstones' key. missing: those that are not there (of entries of the ledger, the numbers). text: the same in words.
     """
 
     files: int
@@ -204,7 +206,8 @@ def _left_out(store: FeatureStore) -> list[dict[str, str]]:
 
 
 def _entries(store: FeatureStore) -> list[dict[str, Any]]:
-    return [{k: e[k] for k in ("seq", "time", "event", "mode", "samples") if k in e} for e in store.ledger()]
+    fields = ("seq", "time", "event", "mode", "samples", "classes_removed", "destroyed")
+    return [{k: e[k] for k in fields if k in e} for e in store.ledger()]
 
 
 def _budget(store: FeatureStore) -> tuple[Budget | None, list[str]]:
@@ -217,12 +220,13 @@ def _budget(store: FeatureStore) -> tuple[Budget | None, list[str]]:
 
 def _stopped(store: FeatureStore) -> list[str]:
     """A note on the work of a command that was stopped in a store that has all its shards, unless one is at work."""
-    names = [path.removeprefix("staging/") for path in unfinished(store.staging)]
-    if not names or not is_complete(store) or store.is_written:
+    paths = unfinished(store.staging)
+    if not paths or not is_complete(store) or store.is_written:
         return []
+    names, size = [path.removeprefix("staging/") for path in paths], sum(map(store.staging.size, paths))
     return [
         f"a command was stopped at {first_few(names)}: run it again, and it goes on from there; or, to remove what it "
-        f"left: taftcache gc {typed(store.path)} --unfinished"
+        f"left ({readable_size(size)}): taftcache gc {typed(store.path)} --unfinished"
     ]
 
 
@@ -236,14 +240,28 @@ def _recipe(store: FeatureStore) -> tuple[dict[str, Any], list[str]]:
 
 def look_at_files(store: FeatureStore) -> Integrity:
     """Whether the files that the manifests name are there; reads none of them."""
-    named = {ref.path for ref in store.manifest.objects.values()}
-    there = {path for path in named if store.root.exists(path)}
-    for ref in store.manifest.shards:
-        shard = store.shard(ref.name)
-        named |= {f"{shard.at}/{name}" for name in shard.manifest.objects}
-        there |= set(store.root.walk(shard.at))
+    manifest = store.manifest
+    named = manifest.files()
+    for ref in manifest.shards:
+        named.remove(ref.path)
+        named |= {f"{ref.path}/{name}" for name in store.shard(ref.name).manifest.objects}
+    there = {path for folder in {path.partition("/")[0] for path in named} for path in _below(store, folder)}
+    if manifest.tombstone_key:
+        named.add(KEY_FILE)
+        there |= {KEY_FILE} if store.root.exists(KEY_FILE) else set()
+    # an entry's digest is in the one after it, which is not read here
+    named |= {f"ledger/{seq + 1:06d}-*.json" for seq in range(manifest.ledger.entries if manifest.ledger else 0)}
+    there |= {f"{path.partition('-')[0]}-*.json" for path in _below(store, "ledger")}
     missing = sorted(named - there)
     count = counted(len(named), "file")
     said = f"{len(missing)} of {count} missing" if missing else f"{count} there"
     text = f"manifests verified, {said}; every byte: taftcache verify"
     return Integrity(files=len(named), missing=missing[:MISSING], text=text)
+
+
+def _below(store: FeatureStore, folder: str) -> list[str]:
+    """The files below one of the store's folders: none if a file or a link is in its place."""
+    try:
+        return [*store.root.walk(folder)]
+    except FormatError:
+        return []
