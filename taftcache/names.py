@@ -100,6 +100,37 @@ def imported_from(identity: Mapping[str, Any]) -> str | None:
     return file if isinstance(file, str) else None
 
 
+def input_text(preprocess: object) -> str:
+    """What becomes of an image before the network sees it, in words, as ``preprocess`` of a store's identity says it;
+    empty if that does not."""
+    if not isinstance(preprocess, dict):
+        return ""
+    try:
+        (_, height, width), crop, mode = (preprocess[key] for key in ("input_size", "crop_pct", "crop_mode"))
+        colours = [f"{key} {_alike(preprocess[key])}" for key in ("mean", "std")]
+        cropped = f"crop {crop:g}" + ("" if mode == "center" else f" ({mode})")
+        return ", ".join([f"{width} x {height} pixels", preprocess["interpolation"], cropped, *colours])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return ""
+
+
+def _alike(numbers: Sequence[float]) -> str:
+    """Numbers of the three colours, or the one that they share."""
+    return " ".join(f"{number:g}" for number in (numbers if len({*numbers}) > 1 else numbers[:1]))
+
+
+def resized_notes(identity: Mapping[str, Any]) -> list[str]:
+    """A note on weights that were resized when the model of a store of this identity was loaded."""
+    backbone = identity.get("backbone")
+    loading = backbone.get("loading") if isinstance(backbone, dict) else None
+    if not isinstance(loading, dict) or "resized" not in loading:
+        return []
+    way = ""
+    if "img_size" in loading:
+        way = f"; with img_size = {loading['img_size']} in backbone.model_args they fit as they are"
+    return [f"the weights were resized to fit the model, which changes every feature: {loading['resized']}{way}"]
+
+
 FROM_EXPORT = "from_export"  # in a store's plan: its rows came from the export of another store
 
 

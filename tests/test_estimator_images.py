@@ -8,8 +8,10 @@ from importlib.util import find_spec
 import msgspec
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
 from sklearn.model_selection import cross_val_score
@@ -75,6 +77,17 @@ def test_images_through_a_backbone():
     targets = load_digits().target[:40]
     assert mine.fit(pictures, targets).score(pictures, targets) > 0.9
     assert torch.isfinite(mine.solution_.value).all()
+
+
+def test_weights_that_were_resized_are_warned_of(tmp_path):
+    options = {"depth": 1, "embed_dim": 48, "num_heads": 3, "patch_size": 8, "img_size": 32}
+    save_file(timm.create_model("vit_tiny_patch16_224", **options).state_dict(), tmp_path / "mine.safetensors")
+    spec = BackboneSpec(
+        model="vit_tiny_patch16_224", weights=str(tmp_path / "mine.safetensors"), model_args=options | {"img_size": 48}
+    )
+    with pytest.warns(UserWarning, match="pos_embed 1x17x48 to 1x37x48; with img_size = 32") as caught:
+        TangentClassifier(spec, tangent=TangentSpec(train="head"), ridge=1e-2).fit(*pictures(12))
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_files_through_a_named_backbone_and_a_store_of_their_own(tmp_path, monkeypatch):

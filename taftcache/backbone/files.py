@@ -21,6 +21,10 @@ WEIGHTS_NAME = "model.safetensors"
 STUDENT = "student"  # the section of a teaching recipe that names the model
 WeightsKind = Literal["bundled", "pretrained", "file", "folder"]
 
+_CONVERT = (
+    "save its tensors as such a file: safetensors.torch.save_file(torch.load(FILE, weights_only=True), NEW); of a "
+    "checkpoint that holds an epoch or an optimizer, too, only the tensors: torch.load(…)['model'], or ['state_dict']"
+)
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 # In the names of variables that hold secrets: a recipe may be a stranger's, and errors and logs show paths.
 _SECRET = re.compile("secret(?!ar)|passw|passphrase|credential|(api|access|private)_?key", re.IGNORECASE)
@@ -114,7 +118,7 @@ def _kind(spec: BackboneSpec, section: str) -> WeightsKind:
             raise BackboneError(
                 f"no {WEIGHTS_NAME} in the folder of the model: other formats can run code while loading",
                 got=f"{section}.model = {spec.model!r}",
-                do="convert the folder's weights with safetensors.torch.save_file",
+                do=_CONVERT,
             )
         return "pretrained"
     if (nowhere := missing_place(spec)) is not None:
@@ -132,7 +136,7 @@ def _kind(spec: BackboneSpec, section: str) -> WeightsKind:
         raise BackboneError(
             "the weights are not a .safetensors file: other formats can run code while loading",
             got=str(path),
-            do="convert the file with safetensors.torch.save_file",
+            do=_CONVERT,
         )
     return "file"
 

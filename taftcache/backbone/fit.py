@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from torch import Tensor, nn
 from taftcache.errors import BackboneError
 
 _SHOWN = 6
+_POSITIONS = "pos_embed"
+_RESAMPLED = ("patch_embed.proj.weight", _POSITIONS)  # what timm's conversion gives another number of patches or pixels
 
 
-def load_into(model: nn.Module, path: Path) -> dict[str, str]:
+def load_into(model: nn.Module, path: Path) -> dict[str, Any]:
     """Copy the tensors of the safetensors file ``path`` into ``model``, cast to the model's dtype.
 
     Float16 and bfloat16 become float32 exactly. Where names or shapes differ, timm's own conversion
@@ -26,27 +30,18 @@ def load_into(model: nn.Module, path: Path) -> dict[str, str]:
     filled with zeros, so that the model's digest does not depend on a random draw. A model without
     classes leaves out all that the file holds of the head, such as a normalisation before its last layer.
 
-    Returns what was done beyond copying, for the record: {} or "converted" and "head" with a sentence.
+    Returns what was done beyond copying, for the record: {} or "converted", "resized" and "head" with a sentence, and
+    "img_size", the model's argument with which nothing is resized.
     Raises BackboneError naming missing, unexpected and mis-shaped tensors.
     """
     try:
         stored = load_file(path)
     except (SafetensorError, OSError) as error:
         raise BackboneError(f"the weights {path} cannot be read as safetensors", got=str(error)) from error
-    done: dict[str, str] = {}
-    head = _head_names(model, stored)
-    problems = _differences(model, stored, head)
-    if problems and isinstance(model, VisionTransformer):
-        converted = _convert(stored, model)
-        if converted is not None and not _differences(model, converted, head):
-            done["converted"] = "names or position embeddings converted by timm"
-            stored, problems = converted, []
+    given, head = stored, _head_names(model, stored)
+    stored, done, problems = _fitting(model, given, head)
     if problems:
-        raise BackboneError(
-            f"the weights in {path.name} do not fit the model {type(model).__name__}",
-            got="; ".join(problems),
-            do="name the model the weights were saved from, with the same model_args",
-        )
+        raise _unfit(model, path, given, problems)
     own = model.state_dict()
     misfit = [k for k in head if (k in own) != (k in stored) or (k in own and own[k].shape != stored[k].shape)]
     if misfit:
@@ -59,6 +54,41 @@ def load_into(model: nn.Module, path: Path) -> dict[str, str]:
             else:
                 tensor.copy_(stored[name])
     return done
+
+
+def _fitting(
+    model: nn.Module, stored: dict[str, Tensor], head: list[str]
+) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
+    """The tensors as the model has them, what was done to get there, and what does not fit."""
+    problems = _differences(model, stored, head)
+    if problems and isinstance(model, VisionTransformer):
+        converted = _convert(stored, model)
+        if converted is not None and not _differences(model, converted, head):
+            done = {"converted": "names or position embeddings converted by timm"}
+            return converted, done | _resized(stored, converted, model), []
+    return stored, {}, problems
+
+
+def _unfit(model: nn.Module, path: Path, stored: dict[str, Tensor], problems: list[str]) -> BackboneError:
+    """Why the tensors do not fit; if they would without what their names begin with, that."""
+    first = next(iter(stored), "")
+    for end in (dot.end() for dot in re.finditer(r"\.", first)):
+        prefix, inner = first[:end], {name[end:]: tensor for name, tensor in stored.items()}
+        if not all(name.startswith(prefix) for name in stored):
+            break
+        if not _fitting(model, inner, _head_names(model, inner))[2]:
+            return BackboneError(
+                f"the names of the weights in {path.name} begin with {prefix!r}, and those of the model do not",
+                got=first,
+                do="save them without it, with load_file and save_file of safetensors.torch: "
+                f"save_file({{name[{end}:]: tensor for name, tensor in load_file({path.name!r}).items()}}, "
+                "'NEW.safetensors')",
+            )
+    return BackboneError(
+        f"the weights in {path.name} do not fit the model {type(model).__name__}",
+        got="; ".join(problems),
+        do="name the model the weights were saved from, with the same model_args",
+    )
 
 
 def _head_names(model: Any, stored: Mapping[str, Tensor]) -> list[str]:
@@ -94,6 +124,27 @@ def _convert(stored: dict[str, Tensor], model: VisionTransformer) -> dict[str, T
         return checkpoint_filter_fn({k: v.float() if v.is_floating_point() else v for k, v in stored.items()}, model)
     except (RuntimeError, KeyError, ValueError, AssertionError, IndexError, AttributeError):
         return None
+
+
+def _resized(stored: Mapping[str, Tensor], converted: Mapping[str, Tensor], model: VisionTransformer) -> dict[str, Any]:
+    """Which tensors timm interpolated, for the record; {} if none, for a file's names may be all that it converted."""
+    there = {tensor.numel() for tensor in stored.values()}  # a tensor may have another name in the file
+    names = [
+        name
+        for name in _RESAMPLED
+        if name in converted and converted[name].numel() not in ({stored[name].numel()} if name in stored else there)
+    ]
+    if not names:
+        return {}
+    was = {name: f" {_shape(stored, name)}" if name in stored else "" for name in names}
+    done: dict[str, Any] = {"resized": ", ".join(f"{k}{was[k]} to {_shape(converted, k)}" for k in names)}
+    if names == [_POSITIONS] and _POSITIONS in stored:
+        embed, prefix = model.patch_embed, 0 if model.no_embed_class else model.num_prefix_tokens
+        patches = stored[_POSITIONS].shape[1] - prefix
+        sides = {size // count for size, count in zip(embed.img_size, embed.grid_size, strict=True)}
+        if len(sides) == 1 and isqrt(patches) ** 2 == patches:
+            done["img_size"] = isqrt(patches) * sides.pop()
+    return done
 
 
 def _shape(tensors: Mapping[str, Tensor], name: str) -> str:

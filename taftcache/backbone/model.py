@@ -208,7 +208,7 @@ def wrap_model(
     model_args: dict[str, Any] | None = None,
     weights: str = "given",
     file_digest: str | None = None,
-    record: dict[str, str] | None = None,
+    record: dict[str, Any] | None = None,
 ) -> Backbone:
     """Freeze a model that is already in memory; it is changed in place to float32 and evaluation mode.
 

@@ -51,7 +51,7 @@ class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     model: a timm architecture, with or without a pretrained tag; leave it out when the weights name it.
     weights: "bundled" (the small ViT inside the package), "pretrained" (timm's hub), the path of a ``.safetensors``
-        file with timm's names, or a folder in timm's local-dir layout.
+        file with timm's names, or a folder in timm's local-dir layout (docs/guide.md shows both).
     model_args: passed on to ``timm.create_model``.
     precision: how the frozen layers compute; weights and what is trained stay in float32. Half precision is for GPUs
         that have units for it; its rounding is stored for good.

@@ -16,6 +16,7 @@ from taftcache.names import (
     epsilon_text,
     first_few,
     imported_from,
+    input_text,
     ordinal,
     promise_text,
     readable_size,
@@ -79,6 +80,7 @@ def show_inspect(report: InspectReport) -> None:
             if (scaling := scaling_of(report.identity))
             else f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), {cut['tail']}",
             *_data(report),
+            *([f"input     {prepared}"] if (prepared := input_text(report.identity.get("preprocess"))) else []),
             f"cached    the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
             f" tangent by {report.tangent.get('path', 'nothing yet')}",
             f"plan      {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped",

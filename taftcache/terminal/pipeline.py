@@ -19,6 +19,7 @@ from taftcache.names import (
     at_most,
     counted,
     first_few,
+    input_text,
     is_component,
     points_text,
     readable_size,
@@ -128,6 +129,7 @@ def show_init(report: InitReport) -> None:
     """What was found, what was chosen, what it costs."""
     costs, (width, height) = report.estimate, report.pixels
     free = "" if costs.free_bytes is None else f" ({readable_size(costs.free_bytes)} are free there)"
+    size, _, colours = input_text(costs.preprocess).partition(", mean ")  # all of it is longer than a line
     small = ", for 32 x 32 pixels; --force --model NAME for another" if report.backbone == "bundled" else ""
     say(
         f"images   {report.images:,} of {len(report.classes)} classes, about {width} x {height} pixels",
@@ -135,6 +137,8 @@ def show_init(report: InitReport) -> None:
         f"split    {report.images - report.held_out:,} to train on in {counted(report.shards, 'shard')},"
         f" {report.held_out:,} held out to test",
         f"model    {report.backbone}{small}",
+        f"input    {size},",
+        f"         mean {colours}",
         f"trained  {_trained(report)}, {costs.trained:,} parameters",
         f"cost     about {readable_size(costs.bytes)} of rows, models apart;"
         f" {readable_time(costs.seconds)} to run the frozen layers once",
@@ -158,6 +162,7 @@ def show_estimate(report: EstimateReport) -> None:
     free = "" if report.free_bytes is None else f" ({readable_size(report.free_bytes)} are free there)"
     say(
         f"{counted(total, 'image')} of {counted(report.classes, 'class')}; {report.kept}",
+        f"input: {input_text(report.preprocess)}",
         f"about {readable_size(report.bytes)} in {report.store}{free}",
         f"about {readable_time(report.seconds)}: {counted(report.tried, 'image')} tried,"
         f" {report.images_per_second:.1f} a second. Nothing was written.",
@@ -176,6 +181,7 @@ def show_extract(report: ExtractReport) -> None:
     else:
         OUT.print("Nothing to do: every shard is in the store.")
     print_notes(report.notes)
+    OUT.print(f"input: {input_text(report.preprocess)}")
     shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
     OUT.print(f"rows: {shards}")
     say(f"store {report.store}: {readable_size(report.bytes)}, root {report.root_digest[:16]}")

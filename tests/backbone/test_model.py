@@ -170,21 +170,53 @@ def test_another_architecture_is_refused(saved):
 
 def test_position_embeddings_of_another_grid_are_converted_and_said(saved):
     backbone = load_backbone(spec_of(saved[0], img_size=48))
-    assert "converted" in backbone.config["loading"]
+    done = backbone.config["loading"]
+    assert done.keys() == {"converted", "resized", "img_size"}
+    assert done["resized"] == "pos_embed 1x17x48 to 1x37x48"
+    assert load_backbone(spec_of(saved[0], img_size=done["img_size"])).config["loading"] == {}
     assert backbone.data_config["input_size"] == (3, 48, 48)
     assert Cut(backbone).tokens_shape == (37, 48)
+
+
+def test_what_else_is_converted(saved):
+    """Other names are nothing that was resized; of other patches, no size of images would make the file fit."""
+    path, state = saved
+    save_file({f"visual.trunk.{k}": v for k, v in state.items()}, path)  # as OpenCLIP names timm's tensors
+    assert load_backbone(spec_of(path)).config["loading"].keys() == {"converted"}
+    done = load_backbone(spec_of(path, img_size=48)).config["loading"]
+    assert (done["resized"], "img_size" in done) == ("pos_embed to 1x37x48", False)
+    save_file(state, path)
+    done = load_backbone(spec_of(path, patch_size=4)).config["loading"]
+    assert done["resized"] == "patch_embed.proj.weight 48x3x8x8 to 48x3x4x4, pos_embed 1x17x48 to 1x65x48"
+    assert "img_size" not in done
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "module.backbone."])
+def test_names_that_begin_with_what_the_models_do_not(saved, prefix):
+    """The advice was to name another model; what it is now, makes the file fit."""
+    path, state = saved
+    save_file({prefix + k: v for k, v in state.items()}, path)
+    for options in ({}, {"num_classes": 0}, {"img_size": 48}):
+        with pytest.raises(BackboneError, match=f"in small.safetensors begin with '{prefix}'") as caught:
+            load_backbone(spec_of(path, **options))
+        assert f"name[{len(prefix)}:]" in caught.value.do
+    with pytest.raises(BackboneError, match="do not fit"):
+        load_backbone(spec_of(path, embed_dim=96))
 
 
 def test_a_folder_in_timms_layout(tmp_path):
     from timm.models import save_for_hf
 
     model = timm.create_model("vit_tiny_patch16_224", **SMALL)
+    prepared = {"mean": (0.1, 0.2, 0.3), "std": (0.5, 0.5, 0.5), "interpolation": "bilinear", "crop_pct": 1.0}
+    model.pretrained_cfg = {**model.pretrained_cfg, **prepared}
     save_for_hf(model, tmp_path, model_args=SMALL, safe_serialization="both")
     (tmp_path / "pytorch_model.bin").write_bytes(b"a pickle that must not be read")
     spec = BackboneSpec(weights=str(tmp_path))
     backbone = load_backbone(spec)
     with torch.no_grad():
         assert torch.equal(backbone.model(images(2)), model.eval()(images(2)))
+    assert backbone.data_config == {"input_size": (3, 32, 32), "crop_mode": "center", **prepared}
     assert weights_file(spec) == tmp_path / "model.safetensors"
     assert load_backbone(BackboneSpec(weights=f"local-dir:{tmp_path}")).weights_digest == backbone.weights_digest
     assert backbone.name == "vit_tiny_patch16_224"
@@ -244,7 +276,7 @@ def test_weights_that_are_not_there_or_not_safe(tmp_path):
     assert "no weights at" in refusal(tmp_path / "none.safetensors")
     pickled = tmp_path / "model.pth"
     pickled.write_bytes(b"")
-    assert "run code" in refusal(pickled, model="vit_tiny_patch16_224")
+    assert re.search(r"run code.*weights_only=True.*checkpoint.*\['model'\]", refusal(pickled, model="vit"), re.DOTALL)
     garbage = tmp_path / "garbage.safetensors"
     garbage.write_bytes(b"\xff" * 100)
     assert "no model is named" in refusal(garbage)

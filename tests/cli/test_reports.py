@@ -37,7 +37,7 @@ COMMANDS = [name for name, command in get_command(app).commands.items() if not c
 # One serves until it is ended; the others' reports are read in tests/stages/test_private.py and tests/teaching/.
 ELSEWHERE = {"view", "teach", "push"}
 RUN = {"store", "root_digest", "extract", "train", "compose", "evaluate", "forget", "seconds"}
-EXTRACT = {"store", "root_digest", "shards", "images", "skipped", "seconds", "bytes", "notes"}
+EXTRACT = {"store", "root_digest", "shards", "images", "skipped", "seconds", "bytes", "preprocess", "notes"}
 TRAIN = {"store", "root_digest", "trained", "kept", "certificates", "composed", "seconds", "notes"}
 COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "changed", "models", "made", "left_out"}
 COMPOSE |= {"coefficients", "dropped", "held_out", "certificate", "moved", "passes", "seconds", "notes"}
@@ -410,11 +410,13 @@ def test_what_init_and_demo_say_fits_its_lines(cli, images, tmp_path, monkeypatc
     """A path or a list of classes may be longer than a line, but then it is all of it."""
     monkeypatch.chdir(tmp_path)
     lines = cli("init", images, "-o", "mine.toml").out.splitlines()
-    assert [line.split()[0] for line in lines][:7] == [
+    assert [line.split()[0] for line in lines][:9] == [
         "images",
         "classes",
         "split",
         "model",
+        "input",
+        "mean",
         "trained",
         "cost",
         "store",

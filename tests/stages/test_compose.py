@@ -24,7 +24,7 @@ from taftcache.errors import ArgumentError, CompositionError, FormatError, Recip
 from taftcache.model.card import Origin, _summed
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import ONE_SETTING, at_most
+from taftcache.names import ONE_SETTING, WEIGHTED, at_most, is_model
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
 from taftcache.stages.look.evaluation import certified_distance
@@ -493,6 +493,11 @@ def test_what_a_file_says_of_its_solve_is_not_taken_over(store, parcel):
         (note,) = [note for note in report.notes if "is proven" in note]
         why = "for there is no certificate here of components/elsewhere (imported)"
         assert note == f"no label of models/mean is proven, {why}"
+        weights = {"000": 0.5, "001": 0.5, "elsewhere": 0}
+        taftcache.compose(opened, asking(opened, mode="weighted", weights=weights))
+        said = {name: meta_of(ref.meta) for name, ref in opened.objects().items() if is_model(name)}
+        bounds = [certified_distance(said, f"components/{name}") for name in ("000", "001")]
+        assert certified_distance(said, WEIGHTED) == pytest.approx(sum(bounds) / 2), "0 x infinity is no number"
 
 
 def test_a_file_says_what_it_holds_before_it_is_imported(parcel, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,9 +13,13 @@ from types import SimpleNamespace as Namespace
 import h5py
 import numpy as np
 import pytest
+import timm
 from PIL import Image
+from safetensors.torch import save_file
 
 import taftcache
+from taftcache.backbone.model import load_backbone
+from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.sources import table as table_source
 from taftcache.backbone.sources.base import Item, SourceInfo
 from taftcache.backbone.sources.opening import open_source
@@ -50,6 +55,32 @@ def test_minus_one_among_numbers_is_noted(classes, noted):
     found = Namespace(classes=classes, items=[Item(str(k), k % len(classes)) for k in range(30)])
     said = [f"{30 // len(classes)} samples of the class -1, which often means that a label is not given"] * noted
     assert [note.partition(";")[0] for note in doubtful_classes_notes(found)] == said
+
+
+def test_a_file_of_ones_own_weights(place, capsys):
+    """Saved for another size, they were resized without a word, and nothing said what becomes of images."""
+    options = {"depth": 2, "embed_dim": 48, "num_heads": 3, "patch_size": 8}
+    made = timm.create_model("vit_tiny_patch16_224", **options, img_size=32, num_classes=3)
+    save_file(made.state_dict(), place / "mine.safetensors")
+    overrides = {"backbone.model": "vit_tiny_patch16_224", "backbone.weights": "mine.safetensors"}
+    asked = overrides | {"backbone.model_args": {**options, "img_size": 48}, "preprocess.mean": [0.5] * 3}
+    drafted = taftcache.init_recipe(place / "images", overrides=asked)
+    input_ = "48 x 48 pixels, bicubic, crop 0.9, mean 0.5, std 0.5"
+    assert f"Here: {input_}; what [preprocess] leaves out is" in drafted.recipe.read_text(encoding="utf-8")
+    read = load_recipe(drafted.recipe, ["tangent.train=head"])
+    reports = [drafted, taftcache.estimate(read), taftcache.extract(read), taftcache.inspect(read.store_path)]
+    for report in reports:
+        (note,) = [note for note in report.notes if "resized" in note]
+        assert "pos_embed 1x17x48 to 1x37x48; with img_size = 32 in backbone.model_args they fit as they are" in note
+        capsys.readouterr()
+        taftcache.show(report)
+        said = re.sub(r"(?<=,)\s+", " ", capsys.readouterr().out)
+        assert re.search(rf"\ninput:? +{re.escape(input_)}\n", said)
+    prepared = [drafted.estimate.preprocess, *(report.preprocess for report in reports[1:3])]
+    assert prepared == [reports[3].identity["preprocess"]] * 3
+    fits = overrides | {"backbone.model_args": {**options, "img_size": 32}}
+    again = taftcache.init_recipe(place / "images", overrides=fits, force=True)
+    assert [note for note in again.notes if "resized" in note] == []
 
 
 @pytest.fixture(scope="module")
@@ -486,6 +517,22 @@ def test_a_store_that_is_named_is_the_same_from_anywhere(place, monkeypatch, ask
     monkeypatch.setenv("STORES", "here")
     taftcache.init_recipe("images", overrides=[f"store.path={asked}"])
     assert load_recipe("images.toml").store.path == written.format(place)
+
+
+def test_all_paths_that_are_given_are_the_same_from_anywhere(place, monkeypatch):
+    """The folder that a table's paths start from stayed as it was typed, and the recipe ran from one folder alone."""
+    monkeypatch.setenv("IMAGES", "images")
+    save_backbone(load_backbone(BackboneSpec()), place / "network")
+    table = {key: listed(place / "images")[key] for key in ("file_name", "species")}
+    write(place / "some.csv", table)
+    write(place / "lists.csv", table)
+    given = ["data.root=images", "data.train=some.csv", "backbone.weights=local-dir:network"]
+    made = load_recipe(taftcache.init_recipe("lists.csv", overrides=given).recipe)
+    assert [made.data.train, made.data.root, made.backbone.weights] == [
+        str(place / name) for name in ("some.csv", "images", "network")
+    ]
+    taftcache.init_recipe("lists.csv", overrides=["data.root=${IMAGES}"], force=True)
+    assert load_recipe("lists.toml").data.root == "${IMAGES}"
 
 
 def test_a_relative_store_is_said_in_full_where_it_is_made(place):

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from taftcache.backbone.files import local_folder
 from taftcache.backbone.model import named_by
 from taftcache.backbone.sources.base import Source
-from taftcache.backbone.spec import EVERY_BLOCK, Features
+from taftcache.backbone.spec import EVERY_BLOCK, DataSpec, Features
 from taftcache.cache.place.address import is_bucket
 from taftcache.errors import BackboneError, check_path
-from taftcache.names import HELD_OUT, counted, first_few, readable_size, readable_time, typed
+from taftcache.names import HELD_OUT, counted, first_few, input_text, readable_size, readable_time, typed
 from taftcache.recipe import Overrides, Recipe, apply_overrides, as_mapping, parse_recipe
 from taftcache.recipe_files import toml_value
 from taftcache.stages.extract.classes import classes_of, doubtful_classes_notes, unshared_notes
@@ -110,12 +111,10 @@ def init_recipe(
     check_path("the place of the images", place, FROM_ARRAYS)
     place, progress, overrides = Path(place), or_silent(progress), as_mapping(overrides)
     file = file_for(place, file, force)
-    stored = overrides.get("store.path")
-    if isinstance(stored, str) and "$" not in stored and not is_bucket(stored):
-        overrides["store.path"] = str(full_path(Path(stored)))
     given = apply_overrides({}, overrides)
     values: dict[str, Any] = {"data": data_section(place, given.get("data", {}))}
     data = parse_recipe({"data": apply_overrides(values, overrides)["data"]}, str(place)).data
+    overrides |= _full_paths(overrides, data)
     source, test, aside = open_images(data, None)
     sources = [part for part in (source, test) if part is not None]
     if given.get("data", {}).get("unreadable") != "skip":
@@ -133,6 +132,7 @@ def init_recipe(
         then = "left out" if skip else 'what stops a run, unless data.unreadable = "skip"'
         notes.append(f"{pixels.tried:,} of {count:,} images were looked at; another that does not decode is {then}")
     notes += [*_alike(source.classes), *doubtful_classes_notes(source), *_unshared(recipe, source, test)]
+    notes += [note for note in costs.notes if note not in notes]
     facts = f"{count:,} images of {len(source.classes)} classes, about {pixels.width} x {pixels.height} pixels"
     with whole(file, again=force) as partial:
         text = _text(apply_overrides(values, overrides), place, file, facts, costs, _uneven(source))
@@ -150,6 +150,19 @@ def init_recipe(
         estimate=costs,
         notes=notes,
     )
+
+
+def _full_paths(overrides: Mapping[str, Any], data: DataSpec) -> dict[str, str]:
+    """Those of the overrides that are relative paths, as full ones: the recipe means the same from any folder."""
+    keys = ("store.path", "backbone.weights", *(f"data.{key}" for key in data.places))
+    paths = {key: value for key in keys if isinstance(value := overrides.get(key), str)}
+    if paths.get("backbone.weights") in ("bundled", "pretrained", ""):
+        del paths["backbone.weights"]
+    return {
+        key: str(full_path(Path(local_folder(value) or value)))
+        for key, value in paths.items()
+        if "$" not in value and not is_bucket(value)
+    }
 
 
 def _alike(classes: list[str]) -> list[str]:
@@ -265,7 +278,7 @@ def _text(
         f"# The cache takes about {readable_size(costs.bytes)}, and {readable_time(costs.seconds)} to make.",
         f"# Run it with: taftcache run {typed(_line(file))}",
     ]
-    said = _comments(values)
+    said = _comments(values, costs.preprocess)
     for section, keys in values.items():
         if not isinstance(keys, Mapping):
             lines[3:3] = ["", f"{section} = {toml_value(keys)}"]
@@ -284,9 +297,14 @@ def _text(
     return "\n".join([*lines, ""])
 
 
-def _comments(values: Mapping[str, Any]) -> dict[str, str]:
+def _comments(values: Mapping[str, Any], preprocess: Mapping[str, Any]) -> dict[str, str]:
     """``COMMENTS``, changed where these choices make them untrue."""
-    said, data = dict(COMMENTS), values["data"]
+    said, data, backbone = dict(COMMENTS), values["data"], values["backbone"]
+    if "model" in backbone and Path(backbone["weights"]).suffix == ".safetensors":
+        said["backbone.weights"] += (
+            f" Its file does not say how images are prepared. Here: {input_text(preprocess)}; what [preprocess] leaves "
+            f"out is what timm takes for {backbone['model']}."
+        )
     if data.get("id_key") == data.get("image_key"):
         said["data.id_key"] = "Ids are the paths kept beside the images; numbers of rows change when a row is removed."
     if values["tangent"].get("blocks") != 0:

@@ -22,10 +22,10 @@ from taftcache.cache.place.address import as_path, is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.commit import check_free
 from taftcache.errors import StoreWriteError
-from taftcache.names import readable_size
+from taftcache.names import readable_size, resized_notes
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.extract.forgotten import open_images, remembered, without_forgotten
-from taftcache.stages.extract.frozen import load_frozen, run_frozen
+from taftcache.stages.extract.frozen import load_frozen, made_from, run_frozen
 from taftcache.stages.extract.moving import notes_on_numbers
 from taftcache.stages.extract.plan import plan_images
 from taftcache.stages.progress import Silent
@@ -42,7 +42,8 @@ class EstimateReport(Report):
     module where the tail begins, "" for the head's input. trained: how many numbers of the tail and head move. numbers:
     how many a row has. bytes: size of the activations, in whole chunks. free_bytes: free space where the store would
     lie, None for a bucket. tried: images that were measured. images_per_second: as measured. seconds: for all images,
-    at that rate. notes: on what lies there and is left out.
+    at that rate. preprocess: what becomes of an image before the network sees it, by timm's values or the recipe's.
+    notes: on what lies there and is left out, and on weights that do not fit as they are.
     """
 
     store: Path
@@ -57,6 +58,7 @@ class EstimateReport(Report):
     tried: int
     images_per_second: float
     seconds: float
+    preprocess: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -88,7 +90,7 @@ def estimate(recipe: Recipe, *, forgotten_of: Place | None = None) -> EstimateRe
         unasked += notes_on_numbers(recipe, (source, test), beside, forgotten_of, Silent())
     shards, classes, left = without_forgotten(beside, None, plan_images(recipe, source, test), source, test)
     model = load_frozen(recipe, classes)
-    batch = default_batch(model[0].cut)
+    identity, batch = made_from(recipe, *model), default_batch(model[0].cut)
     tried = min(len(source.items), batch * BATCHES)
     _timed(model, recipe, source, min(batch, tried))
     seconds = _timed(model, recipe, source, tried)
@@ -107,7 +109,8 @@ def estimate(recipe: Recipe, *, forgotten_of: Place | None = None) -> EstimateRe
         tried=tried,
         images_per_second=speed,
         seconds=sum(rows.values()) / speed,
-        notes=[*notes, *unasked, *left],
+        preprocess=identity["preprocess"],
+        notes=[*notes, *unasked, *left, *resized_notes(identity)],
     )
 
 

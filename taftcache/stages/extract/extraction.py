@@ -23,7 +23,7 @@ from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe, remember
 from taftcache.errors import DataError, TaftcacheError
-from taftcache.names import counted, is_model, them
+from taftcache.names import counted, is_model, resized_notes, them
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
@@ -64,7 +64,8 @@ class ExtractReport(Report):
     """What stage 1 did.
 
     shards: rows, by shard. images: how many went through the model now; the rest were there. skipped: images that could
-    not be read. bytes: size of the store without models.
+    not be read. bytes: size of the store without models. preprocess: what becomes of an image before the network sees
+    it, by timm's values or the recipe's.
     """
 
     store: Path
@@ -74,6 +75,7 @@ class ExtractReport(Report):
     skipped: int = 0
     seconds: float = 0.0
     bytes: int = 0
+    preprocess: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -128,7 +130,9 @@ def extract(
             check_room(path, bytes_of((len(shard.ids) for shard in shards.values()), model[0], recipe))
             beside.save()  # nothing refuses the recipe any more
             store = stack.enter_context(create_store(recipe, identity, classes, len(shards)))
-            notes += _place_notes(path)
+            for note in (resized := resized_notes(identity)):  # now, too: before the work starts
+                progress.say(note)
+            notes += [*resized, *_place_notes(path)]
         else:
             there.check_identity(identity)
             check_kind(there, recipe, source, test)
@@ -325,5 +329,6 @@ def _report(store: FeatureStore, images: int = 0, seconds: float = 0.0, notes: S
         skipped=len(store.manifest.skipped),
         seconds=seconds,
         bytes=store.nbytes - sum(ref.size for name, ref in store.objects().items() if is_model(name)),
+        preprocess=store.identity.get("preprocess", {}),
         notes=list(notes),
     )

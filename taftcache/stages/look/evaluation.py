@@ -401,7 +401,8 @@ def _unproven(store: FeatureStore, names: Sequence[str]) -> list[str]:
     known, foreign = {name for name in said if certified_distance(said, name) < inf}, imported(store)
     notes = []
     for name in names:
-        lacking = [part for part in said[name].coefficients or [name] if part not in known]
+        parts = said[name].coefficients or {name: 1}
+        lacking = [part for part, mu in parts.items() if magnitude(mu) and part not in known]
         of = first_few([f"{part} (imported)" if part in foreign else part for part in lacking])
         notes.append(f"no label of {name} is proven, for there is no certificate here of {of}")
     return notes
@@ -422,14 +423,15 @@ def _held_out(store: FeatureStore) -> Shard:
 
 
 def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
-    """The certified bound on a model's ‖Δw − Δw*‖; infinite if nothing is proven about it, or about a member.
+    """The certified bound on a model's ‖Δw − Δw*‖; infinite if nothing is proven about it, or about a member with
+    a coefficient other than 0.
 
     Nothing is proven about an imported model, whatever certificate an earlier version took over: its rows are not here.
     """
     own = said[name]
     if own.coefficients is not None:
-        parts = own.coefficients.items()
-        return sum(magnitude(mu) * (certified_distance(said, part) if part in said else inf) for part, mu in parts)
+        parts = [(magnitude(mu), part) for part, mu in own.coefficients.items()]
+        return sum(mu * (certified_distance(said, part) if part in said else inf) for mu, part in parts if mu)
     return inf if own.imported or own.certificate is None else own.certificate.distance_bound
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from warnings import warn
 
 import msgspec
 import numpy as np
@@ -22,7 +23,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import remember
 from taftcache.errors import DataError, StoreError
-from taftcache.names import BASE
+from taftcache.names import BASE, resized_notes
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.estimators import MADE_FROM, NO_CLASSES
 from taftcache.stages.extract.classes import NewClasses, growth_of
@@ -112,6 +113,8 @@ def cached_images(
     there = FeatureStore(path) if FeatureStore.exists(path) else None
     model = load_frozen(recipe, source.classes if there is None else there.classes)
     identity = made_from(recipe, *model) | {"imported": MADE_FROM}
+    for note in resized_notes(identity):
+        warn(note, stacklevel=6)  # at the call of ``fit``
     if lasting:
         remember(path, recipe)
     if there is None or not _rows_in(there, source).keys() >= {item.id for item in source.items}:

@@ -18,7 +18,7 @@ from taftcache.cache.write.sweep import unfinished
 from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError, StoreError, TaftcacheError
 from taftcache.model.meta import key_parts
-from taftcache.names import counted, first_few, is_component, is_model, readable_size, typed
+from taftcache.names import counted, first_few, is_component, is_model, readable_size, resized_notes, typed
 from taftcache.recipe import Recipe, recipe_values, stored_at
 from taftcache.stages.completeness import is_complete, still_missing, subtracted_notes, unsolved_notes, untrained_notes
 from taftcache.stages.estimators import lacks_classes, regressor_note
@@ -55,15 +55,15 @@ class InspectReport(Report):
     rows: training rows. held_out_rows: held-out rows. classes: their names; none for a regressor's images.
     rows_per_class: training rows, by class. cut: where the network is cut, and the shape of a row. tangent: how the
     tail's derivative is computed, and why. dtype: the rows' dtype. identity: what decided the rows' bytes: backbone,
-    cut, preprocessing, libraries. plan: how samples are split into shards. shards: those of held-out rows, too. models:
-    components and compositions: name, digest, certificate and how each was solved, or that it was imported; of a sum
-    its coefficients, or if it has some for each class, the number of its members. activations: statistics; None if none
-    can be read. integrity: which files were looked at. skipped: samples that were left out. left_out: the first
-    thousand of those, with id, shard and reason. forgotten: tombstones, one for each sample, class and shard that was
-    forgotten, and two for each component; 0 once their key is destroyed, whatever the receipts say. ledger_entries: how
-    many. ledger: the entries. budget: what private trainings may spend and have spent; None if there were none. recipe:
-    what the store was made from and last trained with, as it records it; ``store.path`` is its place. Empty if this
-    release does not know its settings.
+    cut, preprocessing (with the values that a recipe leaves to timm), libraries. plan: how samples are split into
+    shards. shards: those of held-out rows, too. models: components and compositions: name, digest, certificate and how
+    each was solved, or that it was imported; of a sum its coefficients, or if it has some for each class, the number of
+    its members. activations: statistics; None if none can be read. integrity: which files were looked at. skipped:
+    samples that were left out. left_out: the first thousand of those, with id, shard and reason. forgotten: tombstones,
+    one for each sample, class and shard that was forgotten, and two for each component; 0 once their key is destroyed,
+    whatever the receipts say. ledger_entries: how many. ledger: the entries. budget: what private trainings may spend
+    and have spent; None if there were none. recipe: what the store was made from and last trained with, as it records
+    it; ``store.path`` is its place. Empty if this release does not know its settings.
     """
 
     store: Path
@@ -155,6 +155,7 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
         budget=budget,
         recipe=recipe,
         notes=[
+            *resized_notes(store.identity),
             *regressor_note(store),
             *still_missing(store),
             *subtracted_notes(store),
