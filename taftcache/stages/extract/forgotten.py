@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 from unicodedata import normalize
 
-from taftcache.backbone.sources.base import TEST, Item, Knows, Labelled, Source, any_numbered, check_two_classes
+from taftcache.backbone.sources.base import (
+    Item,
+    Knows,
+    Labelled,
+    Source,
+    any_numbered,
+    check_two_classes,
+    splits_note,
+)
 from taftcache.backbone.sources.folder import SUFFIXES, suffix, unread_notes
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
@@ -321,12 +329,8 @@ def _split_notes(data: DataSpec, source: Source) -> list[str]:
         ]
     trained = "" if "" in files else data.train_split  # arrays of no split
     left = sorted({*(files or rows)} - {trained, data.test_split if both else ""})
-    if not left and data.test_split.lower() in TEST[:2]:
-        return []
-    begin = repr(trained) if trained else "the arrays of none"
-    uses = [f"{begin} for training", *([f"{data.test_split!r} for testing"] if both else [])]
     named = left if files else [f"{name} ({rows[name]})" for name in left]
-    return [f"split: {', '.join(uses)}" + (f"; used for neither: {first_few(named)}" if left else "")]
+    return splits_note(trained, data.test_split if both else None, named)
 
 
 def _aside_notes(sources: Sequence[Source]) -> list[str]:

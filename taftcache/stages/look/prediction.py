@@ -39,7 +39,7 @@ from taftcache.names import counted, model_of, scaling_of
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
 from taftcache.stages.extract.growth.listing import ImageList
-from taftcache.stages.look.evaluation import Answers, held_out_answers, row_logits
+from taftcache.stages.look.evaluation import Answers, few_rows_note, held_out_answers, row_logits, unshared_by
 from taftcache.stages.look.row_table import STEP_ROWS, RowTable, Top
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.look.seen import private_notes
@@ -60,8 +60,8 @@ class PredictReport(Report):
     margin was right.
 
     root_digest: that of the store that the model was read from, or saved from. predictions: one for each image.
-    unreadable: images that were left out, and why. notes: if the model is outdated, and on files of other types in a
-    folder.
+    unreadable: images that were left out, and why. notes: if the model is outdated, what the held-out rows cannot tell
+    of the probabilities, and on files of other types in a folder.
     """
 
     store: Path
@@ -405,9 +405,12 @@ def _classified(
 
 
 def _known(store: FeatureStore, model: str, device: str, consent: Consent | None) -> tuple[Answers | None, list[str]]:
-    """``held_out_answers``; or None and a note, because damaged rows are no reason not to classify an image."""
+    """``held_out_answers``, and notes on what these rows cannot tell; or None and a note, because damaged rows are no
+    reason not to classify an image."""
     try:
-        return held_out_answers(store, model, device, consent), []
+        known = held_out_answers(store, model, device, consent)
+        rows = None if known is None or known.temperature is None else store.held_out
+        return known, [] if rows is None else [*unshared_by(store, rows), *few_rows_note(rows)]
     except StoreError as error:
         return None, [f"there are no probabilities, because the held-out rows cannot be read: {first_line(error)}"]
 
