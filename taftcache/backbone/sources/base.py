@@ -105,7 +105,7 @@ def check_two_classes(place: str, classes: Sequence[str]) -> None:
         raise DataError(
             f"{place} has fewer than two classes",
             got=", ".join(classes) or "no class",
-            do="add a class",
+            do="add a class; or make a pool without labels, of which nothing is held out: --set data.held_out=0",
         )
 
 

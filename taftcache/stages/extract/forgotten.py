@@ -174,6 +174,7 @@ def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
     return notes
 
 
+NOTHING_TO_LEARN = "so there is nothing to learn; logits of another store takes its shards"
 NOT_THERE = "classes that the store does not have"
 
 
@@ -205,9 +206,9 @@ def open_images(
     split that is used. ``new_classes`` as for ``append``, None for others; ``forgotten_of`` as for ``extract``.
 
     Raises:
-        DataError: training images of fewer than two classes, unless they are appended; a class that only test images
-            have, and the store at this place neither has nor forgot, unless such images are skipped; or as for
-            ``open_source``.
+        DataError: training images of fewer than two classes, unless they are appended or nothing is held out; a class
+            that only test images have, and the store at this place neither has nor forgot, unless such images are
+            skipped; or as for ``open_source``.
     """
     with _known_ids(store, forgotten_of) as knows:
         source, test = open_source(data, knows)
@@ -220,8 +221,10 @@ def open_images(
         unknown -= _known_classes(store, unknown)
         for part, names in zip(sources, empty, strict=True):
             _leave_out(part, names & unknown)
-    if new_classes is None:
+    if new_classes is None and (test is not None or data.held_out > 0):
         check_two_classes(str(data.train), source.classes)
+    elif new_classes is None and len(source.classes) == 1:
+        notes.append(f"a pool without labels: all images are of the class {source.classes[0]!r}, {NOTHING_TO_LEARN}")
     if test is not None and new_classes != "skip":
         _check_learnable(source, test, store, append=new_classes is not None)
     if not unknown:
