@@ -112,6 +112,7 @@ def test_every_unknown_id_is_named_and_nothing_leaves(store, tmp_path, capsys):
         ("date,ID\n2026-01-01,u1\n", "cut -d, -f2 FILE | tail -n +2 > ids.txt"),
         ("u1,gdpr\nu2,gdpr\nu3,asked, by phone\n", "cut -d, -f1 FILE > ids.txt"),
         ("who,why\nnobody,gdpr\n", None),
+        ("date,why,id\nu1,gdpr\nu2,gdpr\n", None),
     ],
 )
 def test_a_log_in_csv_is_named_as_such(store, tmp_path, capsys, lines, cut):

@@ -202,7 +202,7 @@ def _cut_of_csv(store: FeatureStore, lines: Sequence[str]) -> str:
     width = Counter(map(len, rows)).most_common(1)[0][0]
     heading = [cell.lower() for cell in rows[0]]
     column = heading.index("id") if "id" in heading else 0
-    known = [len(row) == width > 1 and store.knows(row[column]) for row in rows]
+    known = [len(row) == width > max(1, column) and store.knows(row[column]) for row in rows]
     if 2 * sum(known) < len(rows) or not any(known):
         return ""
     return f"cut -d, -f{column + 1} FILE" + ("" if known[0] else " | tail -n +2")

@@ -241,7 +241,9 @@ def _check_features(store: FeatureStore, shard: Shard) -> None:
                 got=repr(shard),
                 do=f"open the store again: FeatureStore({str(own.path)!r}).shard({shard.name!r})",
             )
-        theirs, ours = ({**features_of(s.identity), _REDUCED: s.identity["cut"].get(_REDUCED)} for s in (own, store))
+        theirs, ours = (
+            {**features_of(s.identity), _REDUCED: s.identity.get("cut", {}).get(_REDUCED)} for s in (own, store)
+        )
     different, _ = other_features(theirs, ours)
     if different:
         raise DataError(
