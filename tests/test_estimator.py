@@ -386,6 +386,22 @@ def test_classifier_on_features_is_sklearns_logistic_regression(classes):
     assert np.allclose(mine.predict_proba(X), peer.predict_proba(extended), atol=1e-5)
 
 
+@pytest.mark.parametrize(("weights", "classes"), [(None, 3), ({0: 1.0, 1: 5.0, 2: 0.5}, 3), ({0: 1.0, 1: 5.0}, 2)])
+def test_a_bias_that_is_next_to_unpenalised_makes_sklearns_logistic_regression(weights, classes):
+    """Without the large column it is another model: the pages said that it was about the same."""
+    X, y = load_iris(return_X_y=True)
+    X, y = X[y >= 3 - classes], y[y >= 3 - classes] - (3 - classes)  # of two classes, those that overlap
+    X = StandardScaler().fit_transform(X)
+    each = np.ones(len(y)) if weights is None else np.array([weights[k] for k in y])
+    C = (2 if classes == 2 else 1) / (1e-2 * each.sum())
+    peer = LogisticRegression(C=C, tol=1e-10, max_iter=5000, class_weight=weights).fit(X, y)
+    mine = TangentClassifier(scaling="none", ridge=1e-2, tolerance=1e-8, class_weight=weights)
+    free = np.c_[X, np.full(len(X), 1000.0)]
+    assert np.allclose(clone(mine).fit(free, y).predict_proba(free), peer.predict_proba(X), atol=4e-5)
+    if weights is None:
+        assert np.abs(mine.fit(X, y).predict_proba(X) - peer.predict_proba(X)).max() > 0.1
+
+
 def rare(seed: int, tells: float) -> tuple[np.ndarray, np.ndarray]:
     """4,000 rows, 3 % of them of a class of which two columns of 30 say something."""
     rng = np.random.default_rng(seed)

@@ -151,6 +151,12 @@ IdsName = Annotated[
     str | None,
     typer.Option("--ids", metavar="NAME|FILE", help="the same for ids [n], or a file; without ids, rows are numbered"),
 ]
+TestFile = Annotated[
+    Path | None, typer.Option("--test", metavar="FILE", help="a file of held-out rows, with the same names")
+]
+TestLabels = Annotated[
+    str | None, typer.Option("--test-labels", metavar="NAME|FILE", help="the labels of --test, if --labels is a file")
+]
 Force = Annotated[bool, typer.Option("--force", help="replace an earlier one that is there, and nothing else")]
 Json = Annotated[
     bool,

@@ -26,6 +26,8 @@ from taftcache.cli.options import (
     RecipePath,
     Scheduler,
     StorePath,
+    TestFile,
+    TestLabels,
     VectorsName,
     Weights,
     Workers,
@@ -208,6 +210,8 @@ def append(
     vectors: VectorsName = None,
     labels: LabelsName = None,
     ids: IdsName = None,
+    test: TestFile = None,
+    test_labels: TestLabels = None,
     set_: Overrides = None,
     device: Device = None,
     as_json: Json = False,
@@ -224,7 +228,7 @@ def append(
 
     Example: taftcache append stores/quickstart --new-shard
     """
-    if file is not None:
+    if file is not None or test is not None:
         if set_ or device:
             raise RecipeError(
                 "vectors take no settings other than the store's", got="--set or --device", do="leave it out"
@@ -235,13 +239,14 @@ def append(
         columns = Columns(vectors=vectors, labels=labels, ids=ids)
         with bars(as_json) as progress:
             report = append_file(
-                file, store_of(target), progress, columns=columns, new_shard=new_shard, dry_run=dry, relabel=relabel,
-                new_classes=new_classes,
+                file, store_of(target), progress, columns=columns, test=test, test_labels=test_labels,
+                new_shard=new_shard, dry_run=dry, relabel=relabel, new_classes=new_classes,
             )  # fmt: skip
         print_report(report, as_json)
         return
-    if vectors or labels or ids:
-        raise RecipeError("no file of vectors is given", got="--vectors, --labels or --ids", do="append STORE FILE")
+    if vectors or labels or ids or test_labels:
+        named = "--vectors, --labels, --ids or --test-labels"
+        raise RecipeError("no file of vectors is given", got=named, do="append STORE FILE")
     recipe, _ = read_either("append", target, set_, device, opens=("images", "weights"))
     with bars(as_json) as progress:
         report = taftcache.append(

@@ -17,6 +17,8 @@ from taftcache.cli.options import (
     Overrides,
     StorePath,
     Target,
+    TestFile,
+    TestLabels,
     VectorsName,
     print_report,
 )
@@ -216,13 +218,8 @@ def import_(
     classes: Annotated[
         str | None, typer.Option("--classes", metavar="NAME", help="the same for class names, if there are any")
     ] = None,
-    test: Annotated[
-        Path | None, typer.Option("--test", metavar="FILE", help="a file of held-out rows, with the same names")
-    ] = None,
-    test_labels: Annotated[
-        str | None,
-        typer.Option("--test-labels", metavar="NAME|FILE", help="the labels of --test, if --labels is a file"),
-    ] = None,
+    test: TestFile = None,
+    test_labels: TestLabels = None,
     scaling: Annotated[
         Literal["row", "none"],
         typer.Option("--scaling", help="divide each vector by its own root mean square, or leave it as it is"),

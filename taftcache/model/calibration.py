@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TELLING = 10  # rows from which the calibration error is worth a word: that of fewer is chance's
+FEW = 30  # rows, all right, show no more than 90 % (95 % sure; the rule of three: up to 3 / n may be wrong)
 LARGEST = 1e6  # a temperature lies between 1 / LARGEST and LARGEST
 FIRST = 1000  # rows that T is fitted to; they lie in the order of a hash, so that the first ones are a random sample
 PARTS, BINS = 5, 15

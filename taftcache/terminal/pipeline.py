@@ -194,8 +194,7 @@ def show_append(report: AppendReport) -> None:
             named = "" if report.root_digest == report.root_before else ", which taftcache inspect names"
             OUT.print(f"no row more: {counted(report.skipped, 'new sample')} skipped{named}")
         else:
-            known = counted(report.known - report.unread, "sample")
-            OUT.print(f"Nothing to do: {known}, each in the store or forgotten.")
+            OUT.print(f"Nothing to do: {_known(report)}.")
     if report.unread:
         left = counted(report.unread, "sample")
         mended = f"once mended, append takes {them(report.unread)} in"
@@ -206,12 +205,12 @@ def show_append(report: AppendReport) -> None:
     for name, rows in report.relabelled.items():
         OUT.print(f"shard {name}: {counted(rows, 'label')} corrected")
     if report.dry_run and (report.added or report.relabelled):
-        OUT.print(f"{report.known - report.unread} known; nothing was changed, for this was a dry run")
+        OUT.print(f"{_known(report)}; nothing was changed, for this was a dry run")
         return
     if report.added:
         made = f"{counted(report.images, 'row')} made in {report.seconds:.1f} s"
         left = f", {counted(report.skipped, 'new sample')} skipped" if report.skipped else ""
-        OUT.print(f"{made}{left}, {report.known - report.unread} known")
+        OUT.print(f"{made}{left}, {_known(report)}")
     if report.added or report.relabelled:
         OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}")
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")
@@ -224,6 +223,12 @@ def show_append(report: AppendReport) -> None:
         )
         then = f", then taftcache evaluate {place}" if report.dropped else ""  # no accuracy to compare with
         say(f"next   taftcache train {place}{then}   ({left})")
+
+
+def _known(report: AppendReport) -> str:
+    """How many samples were known already, as rows or as forgotten ones."""
+    left = f", {report.forgotten} forgotten here, left out" if report.forgotten else ""
+    return f"{report.known - report.unread} known{left}"
 
 
 def show_train(report: TrainReport) -> None:

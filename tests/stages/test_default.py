@@ -135,7 +135,7 @@ def test_a_run_leaves_out_a_probe_that_takes_long(tmp_path, monkeypatch):
             taftcache.evaluate(store, probe="quik")
         held_out = {store.classes[k] for k in store.held_out.statistics["rows_per_class"]}
         assert len(held_out) < 10, "a note says so"
-        assert "accuracy says nothing" in " ".join(taftcache.evaluate(store).notes)
+        assert "accuracy and probabilities say nothing" in " ".join(taftcache.evaluate(store).notes)
 
 
 def test_a_probe_at_an_end_of_its_list_tries_further(default, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import app, main
 from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError
 from taftcache.stages.files.growing import append_file
-from taftcache.terminal.pipeline import show_evaluate
+from taftcache.terminal.pipeline import show_append, show_evaluate, show_predict
 from tests.stages.making import commits, open_store, tree
 from tests.stages.test_append import Interrupting
-from tests.stages.test_vectors import IDS, LABELS, SMALL, N, vectors
+from tests.stages.test_vectors import IDS, LABELS, SMALL, N, finish, shards, vectors
 
 X, LATER = vectors(), np.arange(N) % 4 == 1
 OLD = ~LATER
@@ -74,6 +75,112 @@ def test_held_out_rows_of_their_own_stay_alone(tmp_path):
     assert tree(tmp_path / "some/store") == tree(tmp_path / "all/store")
 
 
+def of(which: np.ndarray) -> tuple:
+    """The rows ``which`` as held-out rows of their own."""
+    return tuple(some(which).values())
+
+
+def test_further_held_out_rows_of_their_own(tmp_path, capsys):
+    """There was no way to add any: classes that came later were held out of nothing."""
+    held, newer = np.arange(N) % 8 == 2, LABELS == "cat"  # class cat comes later
+    trained = {"all": ~held, "some": OLD & ~held & ~newer}
+    tests = {"all": held, "some": held & ~newer & (np.arange(N) < 60)}
+    for name in trained:
+        where = tmp_path / name / "store"
+        taftcache.import_vectors(store=where, test=of(tests[name]), overrides=SMALL, **some(trained[name]))
+    path = tmp_path / "some/store"
+    finish(path)
+    assert "1 class more" in taftcache.append_vectors(store=path, new_classes="take", **some(trained["all"])).notes[0]
+    with open_store(finish(path)) as store:
+        (note, few) = taftcache.predict(store, X[:1]).notes
+        assert note == "1 of 3 classes without a held-out row, of which accuracy and probabilities say nothing: cat"
+        assert [note, few] == taftcache.evaluate(store).notes
+        show_predict(taftcache.predict(store, X[:1]))
+        assert f"note: {note}" in " ".join(capsys.readouterr().out.split())
+    planned = taftcache.append_vectors(None, None, path, test=of(held), dry_run=True)
+    report = taftcache.append_vectors(None, None, path, test=of(held))
+    assert planned.added == report.added == {"held-out": (held & ~tests["some"]).sum()}
+    assert taftcache.append_vectors(store=path, test=of(held), **some(trained["all"])).added == {}
+    assert shards(path) == shards(tmp_path / "all/store")
+    with open_store(path) as store:
+        assert not any("classes without" in note for note in taftcache.predict(store, X[:1]).notes)
+
+
+def test_held_out_rows_that_cannot_be_appended(early, tmp_path):
+    path, held = tmp_path / "store", np.arange(N) < 9
+    taftcache.import_vectors(store=path, test=of(held), overrides=SMALL, **some(OLD & ~held))
+    before, x, ids = tree(path), X[:3], ["a", "b", "c"]
+    for test, kind, says in (
+        ((x[:, :4], LABELS[:3], ids), DataError, "not as wide as .*\n  got: 4 numbers, 6 in the store"),
+        ((x, ["dog"] * 3, ids), DataError, "held-out rows are of classes that no other row has"),
+        ((x, LABELS[:3], some(OLD & ~held)["ids"][:3]), DataError, "held-out rows have ids that other rows have, too"),
+        (
+            (x, LABELS[:3], some(LATER & ~held)["ids"][:3]),
+            DataError,
+            "held-out rows have ids that other rows have, too",
+        ),
+        ((x + 1, LABELS[:3], some(held)["ids"][:3]), StoreError, "holds other rows"),
+        ((x,), ArgumentError, "test is not x and y of held-out rows"),
+    ):
+        for take in ("refuse", "take"):
+            with pytest.raises(kind, match=says):
+                taftcache.append_vectors(store=path, test=test, new_classes=take, **some(LATER & ~held))
+    given = {"store": path, "test": (x, ["dog", "ant", "ant"], ids), "dry_run": True}
+    left = taftcache.append_vectors(None, None, new_classes="skip", **given)
+    assert (left.new_classes, left.added) == ({"dog": 1}, {"held-out": 2})
+    assert tree(path) == before
+    with pytest.raises(StoreError, match="holds rows out by their ids"):
+        taftcache.append_vectors(None, None, early, test=(x, LABELS[:3], ids), dry_run=True)
+
+
+def test_where_nothing_was_held_out_held_out_rows_may_come(tmp_path):
+    nothing = [*SMALL, "data.held_out=0"]
+    taftcache.import_vectors(store=tmp_path / "all/store", test=of(LATER), overrides=nothing, **some(OLD))
+    path = tmp_path / "some/store"
+    taftcache.import_vectors(store=path, overrides=nothing, **some(OLD))
+    np.savez(tmp_path / "test.npz", **dict(zip(("x", "y", "ids"), map(np.array, of(LATER)), strict=True)))
+    result = CliRunner().invoke(app, ["append", str(path), "--test", str(tmp_path / "test.npz")])
+    assert (result.exit_code, tree(path)) == (0, tree(tmp_path / "all/store"))
+    with open_store(path) as store:
+        taftcache.forget(store, store.held_out.sample_ids[:3])
+    assert taftcache.append_vectors(None, None, path, test=of(LATER)).forgotten == 3
+
+
+def test_a_column_of_splits_says_what_is_held_out(early, tmp_path):
+    """It was passed over, and a model trained on the test rows compared with one that was not."""
+    held, aside = np.isin(np.arange(N) % 16, [1, 2]), np.arange(N) % 8 == 6
+    taftcache.import_vectors(store=tmp_path / "told/store", test=of(held), overrides=SMALL, **some(~held & ~aside))
+
+    def written(name: str, which: np.ndarray) -> list[str]:
+        names = np.where(held, "Test", np.where(aside, "val", "train"))[which]
+        lines = zip(some(which)["ids"], LABELS[which], names, strict=True)
+        (tmp_path / f"{name}.csv").write_text("id,label,split\n" + "".join(f"{','.join(line)}\n" for line in lines))
+        np.save(tmp_path / f"{name}.npy", X[which])
+        at = tmp_path / name
+        return [f"{at}.npy", str(at / "store"), "--labels", f"{at}.csv"]
+
+    def ran(*words: str) -> str:
+        result = CliRunner().invoke(app, [*words])
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
+
+    small = [word for key in SMALL for word in ("--set", key)]
+    noted = "split: 'train' for training, 'Test' for testing; used for neither: val"
+    assert f"{noted} ({aside.sum()})" in ran("import", *written("all", OLD | LATER), *small)
+    told = shards(tmp_path / "told/store")
+    assert shards(tmp_path / "all/store") == told
+    ran("import", *written("some", OLD), *small)
+    for name, which in (("tests", held), ("more", LATER)):  # rows for testing alone, and both kinds
+        file, _, *labels = written(name, which)
+        ran("append", str(tmp_path / "some/store"), file, *labels)
+    assert shards(tmp_path / "some/store") == told
+    unused = "the column split beside the labels of"
+    asked = ran("import", *written("asked", OLD), *small, "--set", "data.held_out=0.2")
+    assert unused in asked
+    assert shards(tmp_path / "asked/store") == shards(early)
+    assert unused in ran("append", str(early), file, *labels, "--dry-run")
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_where_all_held_out_rows_are_forgotten_further_ones_go_as_before(early, tmp_path, own):
     path = tmp_path / "store"
@@ -124,6 +231,22 @@ def test_a_further_shard_has_the_name_of_no_component_and_a_component_that_of_no
             taftcache.import_component(store, file, "001")
 
 
+def test_forgotten_samples_are_counted_as_such(early, tmp_path, capsys):
+    """They were counted as samples that were there before, and no note said that they stay out."""
+    path, old = shutil.copytree(early, tmp_path / "store"), some(OLD)
+    gone = old["ids"][:2]
+    with open_store(path) as store:
+        taftcache.forget(store, gone)
+    for which, shown in (
+        (OLD, f"Nothing to do: {OLD.sum() - 2} known, 2 forgotten here, left out."),
+        (OLD | LATER, f"rows made in .* s, {OLD.sum() - 2} known, 2 forgotten here, left out"),
+    ):
+        report = taftcache.append_vectors(store=path, **some(which))
+        assert (report.known, report.forgotten) == (OLD.sum() - 2, 2)
+        show_append(report)
+        assert re.search(shown, " ".join(capsys.readouterr().out.split()))
+
+
 def test_further_vectors_of_a_forgotten_class_are_left_out_and_named(early, tmp_path):
     path, later = shutil.copytree(early, tmp_path / "store"), some(LATER)
     with open_store(path) as store:
@@ -154,7 +277,7 @@ def test_what_a_row_changed_is_not_told_of_models_from_before(early, tmp_path, c
         taftcache.train(store)
         taftcache.compose(store)
         told = taftcache.sample_influence(store, sample)
-        assert taftcache.evaluate(store).notes == []
+        assert [n for n in taftcache.evaluate(store).notes if "not made from" in n] == []
     taftcache.append_vectors(store=path, **some(LATER))
     with open_store(path) as store:
         with pytest.raises(RecipeError, match="not made from the rows and settings that the store has now"):
@@ -166,7 +289,7 @@ def test_what_a_row_changed_is_not_told_of_models_from_before(early, tmp_path, c
         assert old.notes[0][:40] in capsys.readouterr().out
         taftcache.train(store)
         taftcache.compose(store)
-        assert taftcache.evaluate(store).notes == []
+        assert [n for n in taftcache.evaluate(store).notes if "not made from" in n] == []
         assert taftcache.sample_influence(store, sample).moved < 2 * told.moved
 
 
@@ -231,7 +354,7 @@ def test_files_are_appended_by_command(early, tmp_path):
     for more, says in (
         (["--dry-run"], "nothing was changed"),
         ([], f"{LATER.sum()} rows made"),
-        ([], f"{LATER.sum()} samples, each in the store"),
+        ([], f"Nothing to do: {LATER.sum()} known."),
     ):
         result = CliRunner().invoke(app, [*given, *more])
         assert result.exit_code == 0

@@ -26,9 +26,9 @@ from tests.stages.forging import forge_meta
 from tests.stages.making import open_store, recipe, settings, write_images
 
 
-def said(store) -> list[str]:
-    """What evaluate notes, but for the classes that few held-out rows leave out."""
-    return [note for note in taftcache.evaluate(store).notes if "accuracy says nothing" not in note]
+def but_of_few_rows(notes: list[str]) -> list[str]:
+    """Notes, but for those on what few held-out rows cannot tell."""
+    return [note for note in notes if "held-out row" not in note]
 
 
 @pytest.mark.law("What a training leaves behind of other settings is named where it is used")
@@ -36,8 +36,8 @@ def test_one_shard_under_other_settings_leaves_the_rest_outdated(exact, tmp_path
     """``predict`` answered from the exact model of the settings before, and only ``audit`` said so."""
     image = next(iter(sorted(write_images(tmp_path / "images").rglob("*.png"))))
     with open_store(exact) as store:
-        assert taftcache.predict(store, [image]).notes == []
-        assert said(store) == []
+        assert but_of_few_rows(taftcache.predict(store, [image]).notes) == []
+        assert but_of_few_rows(taftcache.evaluate(store).notes) == []
         asked = recipe(exact, objective={"ridge": 0.5})
         report = taftcache.train(store, asked, shards=["000"])
         assert report.trained == ["components/000", "models/head"]
@@ -49,22 +49,22 @@ def test_one_shard_under_other_settings_leaves_the_rest_outdated(exact, tmp_path
         assert sorted(scores.outdated) == ["components/001", "models/exact", "models/mean"]
         told = taftcache.predict(store, [image])
         assert told.model == "models/exact"
-        assert told.notes == [
+        assert but_of_few_rows(told.notes) == [
             "not made from the rows and settings that the store has now: models/exact; next: taftcache train"
         ]
         exported = taftcache.export_model(store, tmp_path / "model")
-        assert (exported.model, exported.notes) == (told.model, told.notes)
+        assert (exported.model, exported.notes) == (told.model, but_of_few_rows(told.notes))
         show_predict(told)
         assert "next: taftcache train" in " ".join(capsys.readouterr().out.split())
-        assert taftcache.predict(store, [image], model="models/head").notes == []
+        assert but_of_few_rows(taftcache.predict(store, [image], model="models/head").notes) == []
         gone, note, *_ = taftcache.compose(store).notes
         assert gone.startswith("models/exact is gone")
         assert note.startswith("composed as they are, though not made from the rows and settings")
         assert note.endswith(": components/001; next: taftcache train")
         assert not any("not made from" in note for note in taftcache.train(store).notes)
-        assert "models/mean; next: taftcache compose" in taftcache.predict(store, [image]).notes[0]
+        assert "models/mean; next: taftcache compose" in taftcache.predict(store, [image]).notes[-1]
         assert not any("not made from" in note for note in taftcache.compose(store).notes)
-        assert said(store) == []
+        assert but_of_few_rows(taftcache.evaluate(store).notes) == []
 
 
 @pytest.mark.parametrize("new_shard", [False, True])
@@ -77,7 +77,7 @@ def test_further_rows_leave_every_sum_outdated(images, tmp_path, new_shard):
         shutil.copy(sorted((source / "0").iterdir())[0], source / "1" / f"new{k}.png")
     added = taftcache.append(asked, new_shard=new_shard).added
     with open_store(tmp_path / "store") as store:
-        (note,) = taftcache.predict(store, [source / "1" / "new0.png"], model="models/mean").notes
+        *_, note = taftcache.predict(store, [source / "1" / "new0.png"], model="models/mean").notes
         assert note.endswith(": models/mean; next: taftcache train")
         if new_shard:
             with pytest.raises(CompositionError, match="1 shard without a component"):

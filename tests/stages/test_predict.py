@@ -65,13 +65,41 @@ def test_logits_of_the_rows_of_a_shard_need_no_image(photographed, tmp_path):
                 found = taftcache.logits(store, shard, model=name, device="cpu")
                 assert found.dtype == np.float32
                 assert found == pytest.approx(of, abs=1e-4 * np.abs(of).max())
-    other = shutil.copytree(photographed, tmp_path / "other")
-    taftcache.forget(other, [FeatureStore(other).shards[0].sample_ids[0]])
-    with pytest.raises(DataError, match="the shard 000 is not one of"):
-        taftcache.logits(photographed, FeatureStore(other).shards[0])
     taftcache.export_model(photographed, tmp_path / "model")
     with pytest.raises(DataError, match="one model, which takes images"):
         taftcache.logits(tmp_path / "model", FeatureStore(photographed).held_out)
+
+
+def test_a_pool_of_images_without_labels_is_cached_once_and_judged_by_its_rows(photographed, images, tmp_path):
+    """Its one class was refused, and logits took no shard of another store."""
+    pool = tmp_path / "pool"
+    shutil.copytree(images / "0", pool / "any")
+    given = {"source": "folder", "train": str(pool)}
+    with pytest.raises(DataError, match=r"(?s)fewer than two classes.*--set data.held_out=0"):
+        taftcache.extract(recipe(tmp_path / "store", data=given))
+    (note,) = taftcache.extract(recipe(tmp_path / "store", data=given | {"held_out": 0.0})).notes
+    assert "a pool without labels: all images are of the class 'any'" in note
+    with FeatureStore(photographed) as store, FeatureStore(tmp_path / "store") as cached:
+        root = cached.root_digest
+        for shard in cached.shards:
+            found = taftcache.logits(store, shard, device="cpu")
+            files = [pool / i for i in shard.sample_ids]
+            again = taftcache.logits(store, files, device="cpu")
+            assert np.abs(found - again).max() < 0.01 * np.abs(found).max()
+        gone = cached.shards[0]
+        for call in (taftcache.predict, taftcache.find):
+            with pytest.raises(DataError, match=r"(?s)cached rows of a shard are not images.*logits\(store, shard\)"):
+                call(store, gone)
+    assert FeatureStore(tmp_path / "store").root_digest == root
+    shutil.copy(pool / "any" / files[0].name, pool / "any" / "copy.png")
+    assert taftcache.append(recipe(tmp_path / "store", data=given | {"held_out": 0.0})).images == 1
+    taftcache.forget(tmp_path / "store", [gone.sample_ids[0]])
+    with pytest.raises(DataError, match=r"is not one of .*, whose rows have changed since"):
+        taftcache.logits(photographed, gone)
+    for name, other in {"blocks": {"tangent": {"blocks": 2}}, "size": {"preprocess": {"crop_pct": 0.5}}}.items():
+        taftcache.extract(recipe(tmp_path / name, data=given | {"held_out": 0.0}, **other))
+        with FeatureStore(tmp_path / name) as cached, pytest.raises(DataError, match=r"has other features than"):
+            taftcache.logits(photographed, cached.shards[0])
 
 
 def test_a_folder_of_one_model_has_no_other(photographed, tmp_path):

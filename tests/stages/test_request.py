@@ -105,6 +105,25 @@ def test_every_unknown_id_is_named_and_nothing_leaves(store, tmp_path, capsys):
         assert opened.root_digest == root
 
 
+@pytest.mark.parametrize(
+    ("lines", "cut"),
+    [
+        ("id,date,reason\nu1,2026-01-01,gdpr\nu2,2026-01-02,gdpr\n", "cut -d, -f1 FILE | tail -n +2 > ids.txt"),
+        ("date,ID\n2026-01-01,u1\n", "cut -d, -f2 FILE | tail -n +2 > ids.txt"),
+        ("u1,gdpr\nu2,gdpr\nu3,asked, by phone\n", "cut -d, -f1 FILE > ids.txt"),
+        ("who,why\nnobody,gdpr\n", None),
+        ("date,why,id\nu1,gdpr\nu2,gdpr\n", None),
+    ],
+)
+def test_a_log_in_csv_is_named_as_such(store, tmp_path, capsys, lines, cut):
+    """It guessed which ids were meant by whole lines."""
+    (tmp_path / "log.csv").write_text(lines)
+    code, told = ended(capsys, "forget", str(store), "--file", str(tmp_path / "log.csv"))
+    assert (code, told["ids"], ids_of(store)) == (5, lines.split("\n")[:-1], IDS)
+    assert ("this is CSV with further columns" in told["fault"]) == (cut is not None)
+    assert (cut or "one id or path a line, and nothing else") in told["try"]
+
+
 def test_a_line_of_blanks_is_refused_as_such_unless_it_is_an_id(store, tmp_path, capsys):
     (tmp_path / "ids").write_text("u1\n  \n\t\n")
     code, told = ended(capsys, "forget", str(store), "--file", str(tmp_path / "ids"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -15,12 +15,13 @@ from typing import NamedTuple, Protocol
 from PIL import Image
 
 from taftcache.errors import NETWORK, DataError, UnreadableImage
-from taftcache.names import counted
+from taftcache.names import counted, first_few
 
 TRAIN = ("train", "training")  # the usual names of a part to train on
 # and of one to test on, which is the first of these that there is
 TEST = ("test", "testing", "val", "valid", "validation", "dev", "development")
 SPLITS = frozenset({*TRAIN, *TEST})
+SPLIT = "split"  # the column of a table that says which of them a row belongs to
 
 Knows = Callable[[str], bool] | None  # whether a store has a row of an id, or had one; None: there is no store
 
@@ -104,8 +105,24 @@ def check_two_classes(place: str, classes: Sequence[str]) -> None:
         raise DataError(
             f"{place} has fewer than two classes",
             got=", ".join(classes) or "no class",
-            do="add a class",
+            do="add a class; or make a pool without labels, of which nothing is held out: --set data.held_out=0",
         )
+
+
+def first_usual(names: Iterable[str], usual: Sequence[str]) -> str | None:
+    """Of these names, the one that comes first among the ``usual`` ones, whatever its case."""
+    there = {name.lower(): name for name in names}
+    return next((there[name] for name in usual if name in there), None)
+
+
+def splits_note(trained: str | None, tested: str | None, left: Sequence[str]) -> list[str]:
+    """A note on what each split is used for, unless that is plain: none is left over, and one called test is held out.
+    ``trained`` is "" for arrays of no split; None for what is not there."""
+    if not left and (tested or "").lower() in TEST[:2]:
+        return []
+    uses = [] if trained is None else [f"{repr(trained) if trained else 'the arrays of none'} for training"]
+    uses += [] if tested is None else [f"{tested!r} for testing"]
+    return [f"split: {', '.join(uses)}" + (f"; used for neither: {first_few(left)}" if left else "")]
 
 
 def check_items(place: str, classes: Sequence[str], items: Sequence[Item], otherwise: str = "") -> None:

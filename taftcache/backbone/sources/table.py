@@ -12,13 +12,12 @@ import numpy as np
 from PIL import Image
 
 from taftcache.backbone.sources.arrays import label_indexes, numbers
-from taftcache.backbone.sources.base import REGRESSION, Item, Knows, Source, SourceInfo, check_items, decoding
+from taftcache.backbone.sources.base import REGRESSION, SPLIT, Item, Knows, Source, SourceInfo, check_items, decoding
 from taftcache.backbone.sources.columns import Table, read_table, splits_in
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
 
-SPLIT = "split"  # the column that says which part a row belongs to
 _TRIED = 100  # first rows, of whose files at least one must be there
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from mmap import mmap
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
@@ -80,6 +81,11 @@ class Shard:
         """The shard manifest alone, verified: which files there are, before any of them is read."""
         raw = read_named(self._root, self.manifest_file, layout.MAX_BYTES, self.digest, "the root manifest", self.name)
         return ShardManifest.decode(raw, self._ref)
+
+    @property
+    def store_path(self) -> Path:
+        """The place of the store that it is part of."""
+        return self._root.path
 
     @property
     def manifest_file(self) -> str:

@@ -84,7 +84,7 @@ def unshared_notes(
     )
     said = {
         f"held out without a training {of}, which cannot be learned": unlearned,
-        f"without a held-out {of}, of which accuracy says nothing": untold,
+        f"without a held-out {of}, of which accuracy and probabilities say nothing": untold,
     }
     return [
         f"{len(names)} of {counted(len(classes), 'class')} {what}: {first_few(names)}"

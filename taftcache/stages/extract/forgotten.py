@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 from unicodedata import normalize
 
-from taftcache.backbone.sources.base import TEST, Item, Knows, Labelled, Source, any_numbered, check_two_classes
+from taftcache.backbone.sources.base import (
+    Item,
+    Knows,
+    Labelled,
+    Source,
+    any_numbered,
+    check_two_classes,
+    splits_note,
+)
 from taftcache.backbone.sources.folder import SUFFIXES, suffix, unread_notes
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
@@ -166,6 +174,7 @@ def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
     return notes
 
 
+NOTHING_TO_LEARN = "so there is nothing to learn; logits of another store takes its shards"
 NOT_THERE = "classes that the store does not have"
 
 
@@ -197,9 +206,9 @@ def open_images(
     split that is used. ``new_classes`` as for ``append``, None for others; ``forgotten_of`` as for ``extract``.
 
     Raises:
-        DataError: training images of fewer than two classes, unless they are appended; a class that only test images
-            have, and the store at this place neither has nor forgot, unless such images are skipped; or as for
-            ``open_source``.
+        DataError: training images of fewer than two classes, unless they are appended or nothing is held out; a class
+            that only test images have, and the store at this place neither has nor forgot, unless such images are
+            skipped; or as for ``open_source``.
     """
     with _known_ids(store, forgotten_of) as knows:
         source, test = open_source(data, knows)
@@ -212,8 +221,10 @@ def open_images(
         unknown -= _known_classes(store, unknown)
         for part, names in zip(sources, empty, strict=True):
             _leave_out(part, names & unknown)
-    if new_classes is None:
+    if new_classes is None and (test is not None or data.held_out > 0):
         check_two_classes(str(data.train), source.classes)
+    elif new_classes is None and len(source.classes) == 1:
+        notes.append(f"a pool without labels: all images are of the class {source.classes[0]!r}, {NOTHING_TO_LEARN}")
     if test is not None and new_classes != "skip":
         _check_learnable(source, test, store, append=new_classes is not None)
     if not unknown:
@@ -321,12 +332,8 @@ def _split_notes(data: DataSpec, source: Source) -> list[str]:
         ]
     trained = "" if "" in files else data.train_split  # arrays of no split
     left = sorted({*(files or rows)} - {trained, data.test_split if both else ""})
-    if not left and data.test_split.lower() in TEST[:2]:
-        return []
-    begin = repr(trained) if trained else "the arrays of none"
-    uses = [f"{begin} for training", *([f"{data.test_split!r} for testing"] if both else [])]
     named = left if files else [f"{name} ({rows[name]})" for name in left]
-    return [f"split: {', '.join(uses)}" + (f"; used for neither: {first_few(named)}" if left else "")]
+    return splits_note(trained, data.test_split if both else None, named)
 
 
 def _aside_notes(sources: Sequence[Source]) -> list[str]:

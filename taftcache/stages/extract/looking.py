@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,12 +15,12 @@ import numpy as np
 
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.arrays import in_split, splits_with
-from taftcache.backbone.sources.base import SPLITS, TEST, TRAIN, Source
+from taftcache.backbone.sources.base import SPLIT, SPLITS, TEST, TRAIN, Source, first_usual
 from taftcache.backbone.sources.columns import configurations_in, is_table, part_of, read_table, splits_in, tables_in
 from taftcache.backbone.sources.folder import SUFFIXES, unreachable
 from taftcache.backbone.sources.hdf5 import names_in_hdf5
 from taftcache.backbone.sources.npz import names_in_npz
-from taftcache.backbone.sources.table import SPLIT, id_text, is_inside
+from taftcache.backbone.sources.table import id_text, is_inside
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError, UnreadableImage, local_path
 from taftcache.names import counted, first_few, typed
@@ -248,17 +248,17 @@ def unused_notes(place: Path, data: DataSpec) -> list[str]:
 
 def _table(train: Path, test: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     parts = splits_in(train)
-    first = _usual(parts, TRAIN) or min(parts, default="")
+    first = first_usual(parts, TRAIN) or min(parts, default="")
     columns = read_table(train, first).columns
     section = {"source": "table", "train": str(train)}
     for key, usual in (("image_key", IMAGES), ("label_key", LABELS)):
         section[key] = given.get(key) or _named(columns, key, usual, train)
     splits = {*parts} or {str(value) for value in columns.get(SPLIT, ())}
-    names = [_usual(splits, TRAIN), _usual(splits, TEST)]
+    names = [first_usual(splits, TRAIN), first_usual(splits, TEST)]
     tested = expand_path(given["test"]) if isinstance(given.get("test"), str) else test
     tables = [columns]
     there = splits_in(tested)
-    split = given.get("test_split") or _usual(there, TEST) or ("" if len(there) > 1 else min(there, default=""))
+    split = given.get("test_split") or first_usual(there, TEST) or ("" if len(there) > 1 else min(there, default=""))
     if is_table(tested) and (split in there if there else tested != train):
         tables.append(read_table(tested, split).columns)
     if ids := given.get("id_key") or _ids_of(tables, section["image_key"]):
@@ -292,7 +292,7 @@ def _arrays(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     section |= {} if labels == "labels" else {"label_key": labels}
     if not split:
         return section
-    tested = _usual(splits_with(names, images, labels), TEST)
+    tested = first_usual(splits_with(names, images, labels), TEST)
     if tested is None:
         return section | {"train_split": split}
     return section | {"test": str(place), "train_split": split, "test_split": tested}
@@ -301,7 +301,7 @@ def _arrays(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 def _array(there: Collection[str], given: str | None, default: str, usual: tuple[str, ...]) -> str | None:
     """The one among these names that is ``given``; or else the default key, or a usual name."""
     key = given or default
-    return key if key in there else None if given else _usual(there, usual)
+    return key if key in there else None if given else first_usual(there, usual)
 
 
 def _ids_of(tables: Sequence[Mapping[str, Any]], images: str) -> str | None:
@@ -318,15 +318,9 @@ def _ids_of(tables: Sequence[Mapping[str, Any]], images: str) -> str | None:
     return None
 
 
-def _usual(names: Iterable[str], usual: Sequence[str]) -> str | None:
-    """Of these names, the one that comes first among the ``usual`` ones, whatever its case."""
-    there = {name.lower(): name for name in names}
-    return next((there[name] for name in usual if name in there), None)
-
-
 def _named(columns: Mapping[str, Any], key: str, usual: tuple[str, ...], place: Path) -> str:
     """The column that has one of the usual names."""
-    found = _usual(columns, usual)
+    found = first_usual(columns, usual)
     if found is None:
         raise DataError(
             f"no column of {place} has a usual name for {key.partition('_')[0]}s",

@@ -108,8 +108,9 @@ class ImportedRows:
 
     def check_known(self, store: FeatureStore, *, labels: bool) -> None:
         """StoreError if a row has the id of one in the store, but other numbers or, if ``labels``, another class."""
-        for shard in store.every_shard:
-            self._compare(store, shard, self._parts[False], self._place[False], labels)
+        for own in (False,) if self._parts[True] is self._parts[False] else (False, True):
+            for shard in store.every_shard:
+                self._compare(store, shard, self._parts[own], self._place[own], labels)
 
     def _compare(
         self, store: FeatureStore, there: Shard, part: Vectors, place: Mapping[str, int], labels: bool = True

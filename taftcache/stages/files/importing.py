@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,9 @@ from taftcache.stages.train.checks import check_class_weights
 from taftcache.stages.train.record import SECTIONS, changed_settings, makes_models, record_recipe
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TAIL
+
+Tested = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
+"""x and y of held-out rows, and perhaps their ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +103,9 @@ def import_(
         columns: the names of datasets, arrays or columns in a file that is not an export; or files of labels and ids.
         backbone: the features are what extraction with the recipe would cache, so the tail of its backbone becomes the
             store's base. Without it, rows [n, t, d] make a store that cannot be trained.
-        test: a file of held-out rows; without one, a part of the rows is held out (``data.held_out``).
+        test: a file of held-out rows. Without one, the column ``split`` of the table that has the labels decides, if it
+            has names that ``init`` takes for training and testing: a note says which, and rows of others are left out.
+            Otherwise, or if ``overrides`` set it, a part of the rows is held out (``data.held_out``).
         test_labels: the name or file of its labels, if it is not the name in ``columns``.
         scaling: "row" divides each vector by its root mean square, "none" leaves it as it is.
         forgotten_of: a store; the samples and classes that it has forgotten are left out, as for ``extract``.
@@ -139,19 +144,12 @@ def import_(
                 store = restore(features, recipe.store_path, noting(task, "rows"))
             with store:
                 return _report(store, path, exported=True, begin=begin)
-        tested = None
-        if test is None and test_labels is not None:
-            raise RecipeError(
-                "held-out rows have labels but no file",
-                got=test_labels,
-                do="name the file of the rows: --test, or test=…",
-            )
-        if test is not None:
-            there = columns_of_test(columns, test_labels)
-            found = open_features(stack, local_path(test), there, recipe.store_path)
-            if isinstance(found, FeatureFile):
-                raise DataError(f"{test} is the export of a store, not a file of held-out rows", do="import it alone")
-            tested = found.narrowed()
+        tested = open_tested(stack, test, test_labels, columns, recipe.store_path)
+        if tested is not None:
+            features, _ = features.parted(f"the rows of {test} are held out")
+        else:
+            fraction = "data.held_out, which is set, chooses held-out rows by their ids"
+            features, tested = features.parted(fraction if "data.held_out" in changes else None)
         if isinstance(target, str | Path):
             recipe = _in_shards(recipe, changes, features, tested)
         return _import(_Request(features, tested, recipe, backbone, scaling, forgotten_of), path, progress, begin)
@@ -163,7 +161,7 @@ def import_vectors(
     store: Path | str,
     *,
     ids: ArrayLike | None = None,
-    test: tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+    test: Tested | None = None,
     scaling: Scaling = "row",
     overrides: Overrides = (),
     forgotten_of: Place | None = None,
@@ -190,10 +188,8 @@ def import_vectors(
         ArgumentError: ``test`` is not such a tuple.
     """
     begin = time.perf_counter()
-    if not (test is None or (isinstance(test, tuple | list) and len(test) in (2, 3))):
-        raise ArgumentError("test is not x and y of held-out rows", got=type(test).__name__, do="test=(x, y)")
+    tested = in_memory_tested(test)
     features = Vectors.in_memory("rows", x, y, ids)
-    tested = None if test is None else Vectors.in_memory("test", *test)
     recipe = _in_shards(recipe_of_vectors(store, overrides), as_mapping(overrides), features, tested)
     asked = _Request(features, tested, recipe, False, scaling, forgotten_of)
     return _import(asked, None, or_silent(progress), begin)
@@ -245,6 +241,29 @@ def open_features(stack: ExitStack, path: Path, columns: Columns, target: Path) 
         file = stack.enter_context(FeatureFile(path, scratch))
         return file if file.is_export else vectors_of_hdf5(file, columns)
     return open_vectors(path, columns, scratch)
+
+
+def open_tested(
+    stack: ExitStack, test: Path | str | None, labels: str | None, columns: Columns, target: Path
+) -> Vectors | None:
+    """A file of held-out rows, as for ``import_``; None if none is given. ``columns`` are those of the other rows."""
+    if test is None:
+        if labels is not None:
+            raise RecipeError(
+                "held-out rows have labels but no file", got=labels, do="name the file of the rows: --test, or test=…"
+            )
+        return None
+    found = open_features(stack, local_path(test), columns_of_test(columns, labels), target)
+    if isinstance(found, FeatureFile):
+        raise DataError(f"{test} is the export of a store, not a file of held-out rows", do="import it alone")
+    return found.narrowed()
+
+
+def in_memory_tested(test: Tested | None) -> Vectors | None:
+    """Held-out rows in memory, as for ``import_vectors``; None if there are none."""
+    if not (test is None or (isinstance(test, tuple | list) and len(test) in (2, 3))):
+        raise ArgumentError("test is not x and y of held-out rows", got=type(test).__name__, do="test=(x, y)")
+    return None if test is None else Vectors.in_memory("test", *test)
 
 
 def _report(
@@ -375,13 +394,18 @@ def _check(asked: _Request) -> None:
             got=f"{list(test.tokens_shape)} in {test.path}, {list(features.tokens_shape)} in {features.path}",
             do="give held-out rows of the same model",
         )
-    if unknown := sorted(set(test.classes) - set(features.classes)):
+    check_tested(test, features.classes, features.ids)
+
+
+def check_tested(test: Vectors, classes: Collection[str], ids: Collection[str]) -> None:
+    """DataError unless held-out rows have no other classes than the rows to train on, and none of their ids."""
+    if unknown := sorted(set(test.classes) - set(classes)):
         raise DataError(
             "held-out rows are of classes that no other row has",
             got=f"{counted(len(unknown), 'class')}, the first: {unknown[0]!r}",
             do="leave those rows out, or give rows of these classes to train on",
         )
-    if both := set(test.ids) & set(features.ids):
+    if both := set(test.ids) & set(ids):
         raise DataError(
             "held-out rows have ids that other rows have, too",
             got=f"{counted(len(both), 'id')}, the first: {min(both)!r}",

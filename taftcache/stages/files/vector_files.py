@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.backbone.sources.arrays import check_expansion
+from taftcache.backbone.sources.base import SPLIT
 from taftcache.backbone.sources.columns import parquet_batches, read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
 from taftcache.cache.columns import NAMES, USUAL, Columns, NamedColumns
@@ -61,8 +62,8 @@ def _from_npy(path: Path, columns: Columns) -> Vectors:
     for name in (columns.vectors, columns.classes):
         if name is not None:
             raise DataError(f"{path} has no array named {name!r}", got="one array, without name", do="leave it out")
-    columns_of_it = _Beside(path, columns, {})
-    return Vectors.of(path, mapped(path), columns_of_it.labels(there), columns_of_it.ids(there))
+    beside = _Beside(path, columns, {})
+    return Vectors.of(path, mapped(path), beside.labels(there), beside.ids(there), splits=beside.splits())
 
 
 def _from_npz(path: Path, columns: Columns) -> Vectors:
@@ -81,7 +82,8 @@ def _from_npz(path: Path, columns: Columns) -> Vectors:
         entry = members[names.vectors]
     beside = _Beside(path, columns, arrays, members)
     values = arrays[names.vectors] if packed else mapped(path, _start(path, entry))
-    return Vectors.of(path, values, beside.labels(names), beside.ids(names), arrays.get(names.classes))
+    labels, ids, splits = beside.labels(names), beside.ids(names), beside.splits()
+    return Vectors.of(path, values, labels, ids, arrays.get(names.classes), splits)
 
 
 _STORED = zipfile.ZipInfo()
@@ -111,7 +113,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
             _needs(path, names.vectors, there)
             if columns.classes is not None:
                 raise DataError(f"{path} has no list of classes", got=columns.classes, do="leave its name out")
-            few = [name for name in {names.labels, names.ids, NAMES} if name in there]
+            few = [name for name in {names.labels, names.ids, NAMES, SPLIT} if name in there]
             batches = list(parquet_batches(path, file, few))
             arrays = {name: [v for b in batches for v in b[name].to_pylist()] for name in few}
             beside = _Beside(path, columns, arrays, there)
@@ -120,7 +122,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
                 values = _spooled(path, file, names.vectors, spool)
     except pa.ArrowException as error:
         raise DataError(f"{path} cannot be read as Parquet", got=str(error), do="write it again") from error
-    return Vectors.of(path, values, labels, ids)
+    return Vectors.of(path, values, labels, ids, splits=beside.splits())
 
 
 def _from_text(path: Path, columns: Columns) -> Vectors:
@@ -133,7 +135,7 @@ def _from_text(path: Path, columns: Columns) -> Vectors:
                 f"{path} has no column of vectors, but one for each of their numbers", got=name, do="leave its name out"
             )
     numbers = []
-    for name in [name for name in table if name not in (names.labels, names.ids, NAMES)]:
+    for name in [name for name in table if name not in (names.labels, names.ids, NAMES, SPLIT)]:
         try:
             if not name:
                 raise ValueError("a column without a name, as pandas has for its index")
@@ -145,7 +147,7 @@ def _from_text(path: Path, columns: Columns) -> Vectors:
             ) from None
     beside = _Beside(path, columns, table)
     values = np.stack(numbers, 1) if numbers else np.empty((0, 0))
-    return Vectors.of(path, values, beside.labels(names), beside.ids(names))
+    return Vectors.of(path, values, beside.labels(names), beside.ids(names), splits=beside.splits())
 
 
 def vectors_of_hdf5(file: FeatureFile, columns: Columns) -> Vectors:
@@ -161,7 +163,8 @@ def vectors_of_hdf5(file: FeatureFile, columns: Columns) -> Vectors:
     if columns.classes is not None:
         _needs(file.path, columns.classes, arrays)
     beside = _Beside(file.path, columns, arrays)
-    found = Vectors.of(file.path, values, beside.labels(names), beside.ids(names), arrays.get(names.classes))
+    labels, ids, splits = beside.labels(names), beside.ids(names), beside.splits()
+    found = Vectors.of(file.path, values, labels, ids, arrays.get(names.classes), splits)
     check_shape(found.tokens_shape, "float32", 1)
     return found
 
@@ -250,6 +253,13 @@ class _Beside:
                 do="name them, or a file of them: --ids, or Columns(ids=…)",
             )
         return found
+
+    def splits(self) -> list[str]:
+        """The column ``split`` [n] of the table that the labels are from; empty without one."""
+        place = self._file(self.columns.labels)
+        if place is None:
+            return list(map(str, self.arrays.get(SPLIT, ())))
+        return list(map(str, read_table(place).columns.get(SPLIT, ()))) if place.suffix in _TABLES else []
 
     def _found(self, name: str, what: str) -> Any:
         place = self._file(name)

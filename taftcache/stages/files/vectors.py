@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from taftcache.backbone.sources.arrays import label_indexes, texts, to_numpy
-from taftcache.backbone.sources.base import REGRESSION, Item, SourceInfo
+from taftcache.backbone.sources.base import REGRESSION, TEST, TRAIN, Item, SourceInfo, first_usual, splits_note
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.hdf5 import StoredRows
 from taftcache.errors import DataError, first_line
-from taftcache.names import counted
+from taftcache.names import counted, with_counts
 
 NAME_THEM = (
     "numbers [n, d], and one label and one id for each; in a file, name them: --vectors, --labels, --ids, or Columns(…)"
@@ -27,8 +27,9 @@ NAME_THEM = (
 class Vectors:
     """Vectors [n, d] (or rows [n, t, d]) with their ids, labels int64 [n], and the classes that the labels index.
 
-    ``values`` is mapped from a file if there is one, so that rows are read only when they are needed. ``numbered``: as
-    of a source of images.
+    ``values`` is mapped from a file if there is one, so that rows are read only when they are needed; ``rows`` [n] are
+    the places in it, None for all. ``splits`` [n] is the column ``split`` of a table that has the labels; empty without
+    one. ``numbered``: as of a source of images.
     """
 
     path: Path
@@ -38,6 +39,8 @@ class Vectors:
     classes: list[str]
     notes: tuple[str, ...] = ()
     numbered: bool = False
+    splits: Sequence[str] = ()
+    rows: NDArray[np.int64] | None = None
     info: ClassVar[SourceInfo] = SourceInfo()
 
     @classmethod
@@ -77,6 +80,7 @@ class Vectors:
         labels: ArrayLike,
         ids: ArrayLike | None,
         names: Any = None,
+        splits: Sequence[str] = (),
     ) -> Vectors:
         """Vectors of ``path`` (a file, or what stands for one in messages and ids), checked except for NaN.
 
@@ -120,7 +124,9 @@ class Vectors:
         if "" in classes:
             got = next((repr(i) for i, index in zip(known, indexes, strict=True) if not classes[index]), "a class")
             raise DataError(f"{path} has an empty label", got=got, do="leave the sample out")
-        return cls(path=path, values=values, ids=known, labels=found, classes=classes, numbered=ids is None)
+        return cls(
+            path=path, values=values, ids=known, labels=found, classes=classes, numbered=ids is None, splits=splits
+        )
 
     @property
     def tokens_shape(self) -> tuple[int, int]:
@@ -138,10 +144,34 @@ class Vectors:
         used, labels = np.unique(self.labels, return_inverse=True)
         return replace(self, classes=[self.classes[k] for k in used], labels=labels)
 
+    def part(self, places: Sequence[int]) -> Vectors:
+        """Some of the rows, with only the classes that occur among them."""
+        at = np.array(places, np.int64)
+        ids, rows = [self.ids[k] for k in at], at if self.rows is None else self.rows[at]
+        return replace(self, ids=ids, labels=self.labels[at], splits=(), rows=rows).narrowed()
+
+    def parted(self, instead: str | None, *, alone: bool = False) -> tuple[Vectors, Vectors | None]:
+        """The rows to train on and those to hold out, as the column ``split`` says in the names that ``init`` takes;
+        rows of other splits are left out. All rows and None if the column has no such two names, or if something is to
+        be done ``instead``, as a note then says. With ``alone``, rows to hold out are enough.
+        """
+        counts = Counter(self.splits)
+        trained, tested = first_usual(counts, TRAIN), first_usual(counts, TEST)
+        if tested is None or instead is not None or (trained is None and not alone):
+            how = instead or "to test on one of these, call it test and others train, or give --test FILE"
+            said = [f"the column split beside the labels of {self.path} is not used: {with_counts(counts)}; {how}"]
+            return replace(self, notes=(*self.notes, *(said if len(counts) > 1 else []))), None
+        parts = (self.part([k for k, own in enumerate(self.splits) if own == name]) for name in (trained, tested))
+        left = [f"{name} ({counts[name]})" for name in sorted(counts.keys() - {trained, tested})]
+        given, test = parts
+        return replace(given, notes=(*self.notes, *splits_note(trained, tested, left))), replace(test, notes=())
+
     def take(self, index: Sequence[int]) -> NDArray[Any]:
         """Rows ``index`` [b, t, d], in that order."""
         here: Any = list(index)
-        if isinstance(index, range) and index.step == 1:  # read in one piece, and not copied from a map
+        if self.rows is not None:
+            here = self.rows[here].tolist()
+        elif isinstance(index, range) and index.step == 1:  # read in one piece, and not copied from a map
             here = slice(index.start, index.stop)
         found: NDArray[Any] = self.values[here].reshape(-1, *self.tokens_shape)
         return found if found.dtype.kind == "f" else found.astype(np.float64)

@@ -148,6 +148,15 @@ def resolve_request(
                 ids=unknown,
                 do="leave it out: in a file, a line without anything is skipped, but blanks may be an id",
             )
+        several = len(unknown) > 1
+        which = f"any of {counted(len(unknown), 'id')} that are named" if several else f"the id {unknown[0]!r}"
+        if cut := _cut_of_csv(store, unknown):
+            raise UnknownSample(
+                f"no row has {which}: this is CSV with further columns; nothing is changed",
+                got=", ".join(map(repr, unknown)),
+                ids=unknown,
+                do=f"a file has one id a line, and nothing else: {cut} > ids.txt, then --file ids.txt",
+            )
         near = None
         try:
             store.locate(unknown[-1])  # says which ids are near; the first may be the heading of a table
@@ -155,8 +164,6 @@ def resolve_request(
             if len(wanted) == 1:
                 raise
             near = last.do
-        several = len(unknown) > 1
-        which = f"any of {counted(len(unknown), 'id')} that are named" if several else f"the id {unknown[0]!r}"
         raise UnknownSample(
             f"no row has {which}; nothing is changed",
             got=", ".join(map(repr, unknown)),
@@ -186,6 +193,19 @@ def resolve_request(
         listed=sum(folder_of(store, i) is None for i in skipped.difference(here)) if classes else 0,
         unlearned=unlearned,
     )
+
+
+def _cut_of_csv(store: FeatureStore, lines: Sequence[str]) -> str:
+    """The command that cuts the ids out of a file of these lines, if most are CSV with further columns beside an id
+    that the store knows, in a column headed ``id`` or else the first; otherwise nothing."""
+    rows = [line.split(",") for line in lines]
+    width = Counter(map(len, rows)).most_common(1)[0][0]
+    heading = [cell.lower() for cell in rows[0]]
+    column = heading.index("id") if "id" in heading else 0
+    known = [len(row) == width > max(1, column) and store.knows(row[column]) for row in rows]
+    if 2 * sum(known) < len(rows) or not any(known):
+        return ""
+    return f"cut -d, -f{column + 1} FILE" + ("" if known[0] else " | tail -n +2")
 
 
 def _check_forms(named: Collection[str], every: Collection[str], kind: str) -> None:

@@ -19,7 +19,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import ArgumentError, StoreError, check_several
-from taftcache.model.calibration import FIRST, Calibration, calibration_of, temperature_of
+from taftcache.model.calibration import FEW, FIRST, Calibration, calibration_of, temperature_of
 from taftcache.model.card import Score
 from taftcache.model.component import StoredComponents, read_base, read_component
 from taftcache.model.composition import compose
@@ -31,6 +31,7 @@ from taftcache.names import (
     OF_ONE_CLASS,
     PRIVATE,
     UNTOUCHED,
+    counted,
     first_few,
     is_component,
     is_model,
@@ -95,7 +96,8 @@ class EvaluateReport(Report):
     by model. It is there if it was asked for. outdated: models that were solved from other rows than the store has now.
     notes: why there is no probe or no proof, which model does better than the default one, and more. Which held-out
     rows hold the bytes of a training row (looked for beside the probe, or if the store is a folder of at most 1 GiB),
-    which classes only they or only training rows have, and which private models have a learning rate that they chose.
+    which classes only they or only training rows have, whether probabilities rest on few of them, and which private
+    models have a learning rate that they chose.
     """
 
     store: Path
@@ -146,8 +148,7 @@ def evaluate(
     names = [name for name in store.objects() if is_model(name)]
     models = StoredComponents(store, names, settings.base)
     notes = [*outdated_notes(store, settings.keys), *kept_notes(store), *subtracted_notes(store)]
-    trained, held = (classes_in(store, shards) for shards in (store.shards, [rows]))
-    notes += [*unshared_notes(store.classes, trained, held, of="row"), *_tuned(models.metas())]
+    notes += [*unshared_by(store, rows), *_tuned(models.metas())]
     default = model_of(names)
     if without:
         models = _with_mean(store, names, without, settings)
@@ -164,6 +165,7 @@ def evaluate(
         notes += [*said, *_few_rows(store, against)]
     found = ((name, calibration_of(z, rows.labels[: logits.rows])) for name, z in logits.logits.items())
     calibration = {name: of for name, of in found if of is not None}
+    notes += few_rows_note(rows) if calibration else []
     if calibration and logits.rows < rows.rows:
         notes.append(f"probabilities are judged on the first {logits.rows:,} of {rows.rows:,} held-out rows")
     if against is not None and against.probe.calibration is not None:
@@ -186,6 +188,18 @@ def evaluate(
         outdated=outdated(store, settings.keys),
         notes=notes,
     )
+
+
+def unshared_by(store: FeatureStore, rows: Shard) -> list[str]:
+    """Notes on classes that only the held-out ``rows`` have, and on those that only training rows have."""
+    trained, held = (classes_in(store, shards) for shards in (store.shards, [rows]))
+    return unshared_notes(store.classes, trained, held, of="row")
+
+
+def few_rows_note(rows: Shard) -> list[str]:
+    """A note on probabilities that rest on few held-out ``rows``."""
+    told = f"probabilities rest on {counted(rows.rows, 'held-out row')}, too few to tell 90 % from certainty"
+    return [told] if rows.rows < FEW else []
 
 
 def _with_mean(store: FeatureStore, names: list[str], without: Sequence[str], settings: Settings) -> StoredComponents:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,7 @@ from taftcache.names import counted, model_of, scaling_of
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
 from taftcache.stages.extract.growth.listing import ImageList
-from taftcache.stages.look.evaluation import Answers, held_out_answers, row_logits
+from taftcache.stages.look.evaluation import Answers, few_rows_note, held_out_answers, row_logits, unshared_by
 from taftcache.stages.look.row_table import STEP_ROWS, RowTable, Top
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.look.seen import private_notes
@@ -49,8 +50,10 @@ from taftcache.stages.report import Report
 from taftcache.stages.scaling import scaled
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
+from taftcache.stages.train.trained_on import features_of, other_features
 
 LEAST_ALIKE = (5, 20)  # rows: fewer than the first give no useful share; more than the second, only if a tenth of all
+_REDUCED = "reduced_by"  # which frozen weights a row was reduced by
 ROUNDED = 0.01  # by what share an image's margin may exceed that of its own cached row, whose numbers were rounded
 
 
@@ -60,8 +63,8 @@ class PredictReport(Report):
     margin was right.
 
     root_digest: that of the store that the model was read from, or saved from. predictions: one for each image.
-    unreadable: images that were left out, and why. notes: if the model is outdated, and on files of other types in a
-    folder.
+    unreadable: images that were left out, and why. notes: if the model is outdated, what the held-out rows cannot tell
+    of the probabilities, and on files of other types in a folder.
     """
 
     store: Path
@@ -197,12 +200,14 @@ def logits(
     A warning says if the model is outdated.
 
     Args:
-        images: as for ``predict``; or a shard of the store, ``store.shard("000")`` or ``store.shard("held-out")``,
-            whose cached rows need no backbone: logits in the order of its ``sample_ids``.
+        images: as for ``predict``; or a shard, ``store.shard("000")`` or ``store.shard("held-out")``, whose cached rows
+            need no backbone: logits in the order of its ``sample_ids``. It may be one of another store whose rows hold
+            the same features; their classes play no part.
         device: where the model runs; for vectors, the recipe decides.
 
     Raises:
-        DataError, UnreadableImage: as ``predict``. StoreError: no such model.
+        DataError, UnreadableImage: as ``predict``; also a shard that its store no longer has, or of other features.
+        StoreError: no such model.
     """
     if not isinstance(store, FeatureStore) and not is_model_folder(store):
         with FeatureStore(store) as opened:
@@ -218,18 +223,34 @@ def logits(
     model = model_of(store.objects(), model)
     warn_if_outdated(store, model)
     if isinstance(images, Shard):
-        if images.digest not in {shard.digest for shard in store.manifest.shards}:
-            raise DataError(
-                f"the shard {images.name} is not one of {store.path}",
-                got=repr(images),
-                do="logits(STORE, STORE.shard(NAME))",
-            )
+        _check_features(store, images)
         found = [z.float().cpu().numpy() for z, _ in row_logits(store, model, images, device, consent)]
         return np.concatenate(found)
     if (scaling := scaling_of(store.identity)) is None:
         return TangentModel.read(store, model, device, consent).logits(_files(images)[0])
     found = [z for _, z in _of_vectors(store, images, model, scaling)]
     return np.concatenate([np.empty((0, len(store.classes)), np.float32), *found])
+
+
+def _check_features(store: FeatureStore, shard: Shard) -> None:
+    """DataError unless the shard is one that its store has now, and its rows hold the features of this store's."""
+    with nullcontext(store) if shard.store_path == store.path else FeatureStore(shard.store_path) as own:
+        if shard.digest not in {ref.digest for ref in own.manifest.shards}:
+            raise DataError(
+                f"the shard {shard.name} is not one of {own.path}, whose rows have changed since",
+                got=repr(shard),
+                do=f"open the store again: FeatureStore({str(own.path)!r}).shard({shard.name!r})",
+            )
+        theirs, ours = (
+            {**features_of(s.identity), _REDUCED: s.identity.get("cut", {}).get(_REDUCED)} for s in (own, store)
+        )
+    different, _ = other_features(theirs, ours)
+    if different:
+        raise DataError(
+            f"the shard {shard.name} of {own.path} has other features than {store.path}: {different[0]}",
+            got="; ".join(different[:6]),
+            do="extract its images with the model, weights, preprocessing and [tangent] of this store",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,7 +383,7 @@ def _match(store: FeatureStore, table: RowTable, spread: float, row: int, apart:
 def _files(images: Iterable[Picture]) -> tuple[list[Picture], list[str]]:
     """The images, each folder replaced by those in it; and notes on the folders' other files."""
     found, others = list[Picture](), list[str]()
-    for picture in listed(images):
+    for picture in listed(_but_no_shard(images)):
         if isinstance(picture, str):
             check_path("the place of an image", picture)
         if not (isinstance(picture, str | Path) and Path(picture).is_dir()):
@@ -378,6 +399,14 @@ def _files(images: Iterable[Picture]) -> tuple[list[Picture], list[str]]:
         found += inside
         others += more
     return found, unread_notes(others)
+
+
+def _but_no_shard(given: Iterable[Picture]) -> Iterable[Picture]:
+    """What is given; DataError for a shard, of which only ``logits`` takes the rows."""
+    if isinstance(given, Shard):
+        do = "logits(store, shard), whose argmax(1) are places in store.classes"
+        raise DataError("the cached rows of a shard are not images or vectors", got=repr(given), do=do)
+    return given
 
 
 def _classified(
@@ -405,9 +434,12 @@ def _classified(
 
 
 def _known(store: FeatureStore, model: str, device: str, consent: Consent | None) -> tuple[Answers | None, list[str]]:
-    """``held_out_answers``; or None and a note, because damaged rows are no reason not to classify an image."""
+    """``held_out_answers``, and notes on what these rows cannot tell; or None and a note, because damaged rows are no
+    reason not to classify an image."""
     try:
-        return held_out_answers(store, model, device, consent), []
+        known = held_out_answers(store, model, device, consent)
+        rows = None if known is None or known.temperature is None else store.held_out
+        return known, [] if rows is None else [*unshared_by(store, rows), *few_rows_note(rows)]
     except StoreError as error:
         return None, [f"there are no probabilities, because the held-out rows cannot be read: {first_line(error)}"]
 
@@ -441,7 +473,7 @@ def _vectors(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Ca
     if getattr(given, "ndim", 0) > 1:
         yield "at index {}".format, _checked(store, "what was given", np.asarray(to_numpy("the vectors", given)))
         return
-    for file in listed(given):
+    for file in listed(_but_no_shard(given)):
         if not isinstance(file, str | Path):
             raise DataError(
                 f"{store.path} was made from vectors, but what was given is neither an array [n, d] nor .npy files",

@@ -29,7 +29,8 @@ class AppendPlan:
         ``compose.weights`` names, and that no training makes again.
     labels: shard -> id -> the class that this row gets.
     shards: the new samples by the shard that they go to, in the order of names.
-    known: how many samples were there before. unread: how many of those had been skipped.
+    known: how many samples were there before. unread: how many of those had been skipped. forgotten: how many samples
+        stay out because they were forgotten.
     closed, strange: the classes of samples that are left out, one name for each sample; ``alone`` as in `StayOut`.
     unlabelled: the classes that rows would get if the store had them, one name for each row.
     """
@@ -44,6 +45,7 @@ class AppendPlan:
     shards: list[PlannedShard]
     known: int
     unread: int
+    forgotten: int
     closed: list[str]
     strange: list[str]
     unlabelled: list[str]
@@ -110,8 +112,9 @@ def plan_append(
             mended={i: skipped[i] for i in kinds["mended"]},
             new_shard=growth.new_shard,
         ),
-        known=sum(len(kinds[kind]) for kind in ("known", "unread", "forgotten")),
+        known=len(kinds["known"]) + len(kinds["unread"]),
         unread=len(kinds["unread"]),
+        forgotten=len(kinds["forgotten"]),
         closed=[out.closed[i] for i in kinds["closed"]],
         strange=strange,
         unlabelled=unlabelled,

@@ -22,13 +22,13 @@ class AppendReport(Report):
     """New samples in a store, and what they changed.
 
     added: new rows in each shard. relabelled: rows with a corrected label, by shard. untouched: shards that kept their
-    files. known: samples that were there before. unread: how many of those had been skipped. images: images or vectors
-    that became rows. skipped: how many new samples did not decode. skipped_ids: their ids. closed: new samples of
-    forgotten classes, left out, by class. new_classes: samples of classes that the store did not have, by class.
-    dropped: models removed because they have no column for the new classes. dry_run: whether all of this is only
-    planned. Then it is as if every new sample could be read. not_in_source: ids of rows whose images the recipe's
-    source does not have now, but for ids that are numbers of rows; empty for vectors, and for another source than the
-    store names if that has new images alone.
+    files. known: samples that were there before. unread: how many of those had been skipped. forgotten: samples left
+    out because they were forgotten. images: images or vectors that became rows. skipped: how many new samples did not
+    decode. skipped_ids: their ids. closed: new samples of forgotten classes, left out, by class. new_classes: samples
+    of classes that the store did not have, by class. dropped: models removed because they have no column for the new
+    classes. dry_run: whether all of this is only planned. Then it is as if every new sample could be read.
+    not_in_source: ids of rows whose images the recipe's source does not have now, but for ids that are numbers of rows;
+    empty for vectors, and for another source than the store names if that has new images alone.
     """
 
     store: Path
@@ -39,6 +39,7 @@ class AppendReport(Report):
     untouched: list[str] = field(default_factory=list)
     known: int = 0
     unread: int = 0
+    forgotten: int = 0
     images: int = 0
     skipped: int = 0
     skipped_ids: list[str] = field(default_factory=list)
@@ -77,6 +78,7 @@ def append_report(
         untouched=[name for name in plan.rows if plan.keeps_labels and name not in touched],
         known=plan.known,
         unread=plan.unread,
+        forgotten=plan.forgotten,
         images=sum(count.rows for count in counts or ()),
         skipped=skipped,
         skipped_ids=_skipped(store, plan) if skipped else [],  # only then: it reads the ids of every shard that grew
