@@ -44,7 +44,7 @@ def split(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None) -> tup
     seed = recipe.store.seed
     if test is not None:
         return list(ids), PlannedShard(name=HELD_OUT, ids=in_order(test, seed), from_test=True)
-    kept = held_out(ids, recipe.data.held_out, seed)
+    kept = held_out(ids, recipe.data.held_out, seed, recipe.data.group_of)
     training = [i for i in ids if i not in kept]
     return training, PlannedShard(name=HELD_OUT, ids=in_order(sorted(kept), seed)) if kept else None
 
@@ -64,7 +64,7 @@ def plan_shards(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None =
             got=f"held_out = {recipe.data.held_out} of {counted(len(ids), 'sample')}",
             do="hold out a smaller fraction" + (", or use fewer shards" if spec.shards > 1 else ""),
         )
-    parts = assign(training, spec.plan, spec.shards, spec.seed)
+    parts = assign(training, spec.plan, spec.shards, spec.seed, recipe.data.group_of)
     planned = {name: PlannedShard(name=name, ids=part) for name, part in parts.items()}
     return planned if tested is None else planned | {HELD_OUT: tested}
 
@@ -100,7 +100,7 @@ def plan_more(
         )
     else:
         for i in training:
-            places[shard_of(i, spec.shards, spec.seed)].append(i)
+            places[shard_of(recipe.data.group_of(i), spec.shards, spec.seed)].append(i)
     if tested is not None and tested.ids:
         places[tested.name] += tested.ids
     for i, name in mended.items():

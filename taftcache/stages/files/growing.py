@@ -133,5 +133,6 @@ def _tested(store: FeatureStore, recipe: Recipe) -> list[str] | None:
     """New ids to hold out: [] if the store's held-out rows came as a file of their own, None if the plan holds rows out
     by their ids. No store records which it is, but it shows in which of its rows are held out."""
     held = store.held_out.sample_ids if store.held_out else []
-    planned = held_out([*held, *store.sample_ids()], recipe.data.held_out, recipe.store.seed)
+    every = [*held, *store.sample_ids()]
+    planned = held_out(every, recipe.data.held_out, recipe.store.seed, recipe.data.group_of)
     return None if planned == set(held) else []

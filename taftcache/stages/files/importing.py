@@ -220,7 +220,7 @@ def recipe_of_vectors(store: Path | str, overrides: Overrides = ()) -> Recipe:
         with FeatureStore(place) as there:
             recorded = recipe_values(recorded_recipe(there))
         values |= {section: recorded[section] for section in (*SECTIONS, "store")}
-        values["data"] |= {"held_out": recorded["data"]["held_out"]}
+        values["data"] |= {key: recorded["data"].get(key) for key in ("held_out", "group")}
     made = apply_overrides(values, overrides)
     # not as an override, which may read a folder's name as a number
     return parse_recipe({**made, "store": {**made.get("store", {}), "path": str(store)}})
@@ -390,8 +390,13 @@ def _check(asked: _Request) -> None:
 
 
 def _check_plan(store: FeatureStore, recipe: Recipe, shards: int) -> None:
-    asked = plan_record(recipe, shards) | {"chunk_rows": recipe.store.chunk_rows}
-    begun = store.manifest.plan | {"chunk_rows": recorded_recipe(store).store.chunk_rows}
+    asked, begun = (
+        plan | {"chunk_rows": said.store.chunk_rows} | ({"group": said.data.group} if said.data.group else {})
+        for plan, said in (
+            (plan_record(recipe, shards), recipe),
+            (store.manifest.plan, recorded_recipe(store)),
+        )
+    )
     if begun != asked:
         raise StoreError(
             f"the import into {store.path} was begun with another plan",
