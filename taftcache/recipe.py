@@ -41,7 +41,16 @@ _IMAGES = ("device", "data", "backbone", "preprocess", "store", "extract", "tang
 _MODELS = ("objective", "solver", "compose", "privacy")
 _SUMS = ("device", "objective", "solver", "compose")  # the exact model is solved as components are
 OVERRIDES = "the overrides"
-_VECTORS = ("store.shards", "store.plan", "store.seed", "store.dtype", "store.chunk_rows", "data.held_out", "data.group", *_MODELS)
+_VECTORS = (
+    "store.shards",
+    "store.plan",
+    "store.seed",
+    "store.dtype",
+    "store.chunk_rows",
+    "data.held_out",
+    "data.group",
+    *_MODELS,
+)
 _PLACE = ("name", "store.path")
 _USED = {
     "run": ("name", *_IMAGES, *_MODELS, "prior", "forget", "compare.reports"),

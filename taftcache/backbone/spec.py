@@ -168,7 +168,7 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return {"digits": (), "table": ("train", "test", "root")}.get(self.source, ("train", "test"))
 
     def group_of(self, sample_id: str) -> str:
-        """The group of a sample: text of its id in the Unicode form NFC, or the id itself if it is in no other group."""
+        """The group of a sample: text of its id, in the Unicode form NFC; the id itself if it is in no other group."""
         if self.group is None:
             return sample_id
         found = re.search(self.group, normalize("NFC", sample_id))
@@ -218,7 +218,9 @@ def _check_group(pattern: str) -> None:
     try:
         empty = re.compile(pattern).search("")
     except (re.error, OverflowError, RecursionError) as error:
-        raise RecipeError(f"data.group is no regular expression: {error}", got=repr(pattern)[:80], do=example) from error
+        raise RecipeError(
+            f"data.group is no regular expression: {error}", got=repr(pattern)[:80], do=example
+        ) from error
     if empty is not None:
         raise RecipeError("data.group matches the empty text, and so every id", got=repr(pattern)[:80], do=example)
 

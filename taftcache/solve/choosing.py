@@ -140,8 +140,9 @@ def choose_ridge(
         sources, rows = [RowSubset(sources, places)], len(counted)
         objective = replace(objective, weights=RowWeights(given.by_class, by_sample))
         hashes, groups = (None if each is None else each[places] for each in (hashes, groups))
-    if rows < 2 or (groups is not None and (groups == groups[0]).all()):
-        return RidgeChoice(ALONE, f"default, for a {'row' if rows < 2 else 'group'} alone", [], 0)
+    alone = RidgeChoice(ALONE, f"default, for a {'row' if rows < 2 else 'group'} alone", [], 0)
+    if rows < 2 or (groups is not None and not len(_ends(groups))):
+        return alone
     if head:
         exact = pose(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
         if (found := _left_out(exact, ridges, groups)) is not None:
@@ -153,14 +154,20 @@ def choose_ridge(
     if groups is None:
         return _validated(base, sources, objective, arithmetic, ridges, drawn, held, folds)
     drawn = drawn[np.argsort(groups[drawn], kind="stable")]
-    held = min(np.flatnonzero(np.diff(groups[drawn])) + 1, key=lambda end: abs(end - held), default=held)
-    choice = _validated(base, sources, objective, arithmetic, ridges, drawn, int(held), 1)
+    ends = _ends(groups[drawn])
+    if not len(ends):  # a group is so much larger than all others that only its rows were drawn
+        return alone
+    held = int(ends[np.abs(ends - held).argmin()])
+    choice = _validated(base, sources, objective, arithmetic, ridges, drawn, held, 1)
     return replace(choice, method="validation on whole groups")
 
 
-def _left_out(
-    problem: Problem, ridges: Sequence[float], groups: NDArray[np.uint64] | None
-) -> list[Unseen] | None:
+def _ends(groups: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The places of rows that are of another group than the row before."""
+    return np.flatnonzero(np.diff(groups)) + 1
+
+
+def _left_out(problem: Problem, ridges: Sequence[float], groups: NDArray[np.uint64] | None) -> list[Unseen] | None:
     """A head's errors on each row, by the head solved without it or without its group; None where memory forbids it."""
     if groups is not None:
         return groups_left_out(problem, ridges, groups)
@@ -178,7 +185,7 @@ def _validated(
     held: int,
     folds: int,
 ) -> RidgeChoice:
-    """The choice by the loss on the first ``held`` of the rows ``drawn``, averaged over at most ``folds`` such parts."""
+    """The choice by the loss on the first ``held`` rows ``drawn``, averaged over at most ``folds`` such parts."""
     rows, some = sum(source.rows for source in sources), len(drawn)
     trials = []
     for k in range(min(folds, some // held)):

@@ -49,7 +49,7 @@ class PathByRows:
         return found
 
     def leave_groups_out(self, ridges: Sequence[float], groups: Sequence[Tensor]) -> list[Unseen]:
-        """As ``leave_one_out``, by the head solved without the row's group: its residuals are −[(XXᵀ + S)⁻¹]_gg⁻¹β_g."""
+        """As ``leave_one_out``, by the head solved without the row's group g, off by −[(XXᵀ + S)⁻¹]_gg⁻¹β_g."""
         found = []
         for ridge in ridges:
             left = self._duals(ridge) / self._scale
@@ -171,7 +171,8 @@ def _decomposed(matrices: Tensor) -> tuple[Tensor, Tensor]:
 def _solved(matrices: Tensor, right: Tensor) -> Tensor:
     """The inverse of each class's matrix of [C,m,m], times its row of ``right`` [K,m]."""
     columns = right.reshape(len(matrices), -1, right.shape[1]).mT
-    return torch.linalg.solve(matrices, columns).mT.reshape(right.shape)
+    found: Tensor = torch.linalg.solve(matrices, columns)
+    return found.mT.reshape(right.shape)
 
 
 def _turn(rows: Tensor, by: Tensor) -> Tensor:
