@@ -63,15 +63,15 @@ def every_head(problem: Problem, least: float) -> EveryHead | None:
 def groups_left_out(problem: Problem, ridges: Sequence[float], groups: NDArray[np.uint64]) -> list[Unseen] | None:
     """The errors on every row of the head solved without the row's group, at every λ, with the same λN.
 
-    groups: a number for the group of each row [N]. None if there is no ``path_of``; or of many rows if memory has no
-    room for what is read of them, or a group has more rows than a row has numbers.
+    groups: a number for the group of each row [N]. None if there is no ``path_of``, or of many rows if memory has no
+    room for what is read of them and for the largest group.
     """
     size = HeadSize.of(problem)
     _, counts = np.unique(groups, return_counts=True)
-    read = 8 * size.rows * (size.numbers + (4 + len(ridges)) * size.classes)
-    if not (is_closed(problem) and size.decomposes):
-        return None
-    if not size.by_rows and (read > GROUP_BYTES or counts.max() > size.numbers):
+    largest = 2 * counts.max() * size.numbers * (size.classes if size.extra else 1)
+    read = size.rows * (size.numbers + (4 + len(ridges)) * size.classes)
+    room = size.by_rows or 8 * (read + largest) <= GROUP_BYTES
+    if not (is_closed(problem) and size.decomposes and room):
         return None
     order = torch.from_numpy(np.argsort(groups, kind="stable")).to(problem.operator.device)
     return path_of(problem).leave_groups_out(ridges, order.split(counts.tolist()))

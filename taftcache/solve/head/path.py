@@ -121,16 +121,23 @@ class PathByMoments:
 
     def leave_groups_out(self, ridges: Sequence[float], groups: Sequence[Tensor]) -> list[Unseen]:
         """As ``leave_one_out``, by the head solved without the row's group g: r_g is divided by I − H_gg, with H_gg =
-        X_g(Σ + λI)⁻¹X_gᵀ times ωD/N. In one pass, whose rows stay in memory."""
+        X_g(Σ + λI)⁻¹X_gᵀ times ωD/N, or if a group has more rows than numbers by Woodbury's identity, with Σ − Σ_g. In
+        one pass, whose rows stay in memory."""
         parts = zip(*seen(self._problem), strict=True)
         x, labels, curvature, weight, target, away = (torch.cat(part) for part in parts)
         changes = [x @ self.weights(ridge).T + away for ridge in ridges]  # [N,K] each
         for rows in groups:
-            turned, own = x[rows] @ self._vectors, weight[rows, : len(self._vectors)].T  # [C,m,n] and [C,m]
-            one = torch.eye(len(rows), dtype=x.dtype, device=x.device) * (1 + NEARLY)
+            turned = x[rows] @ self._vectors  # [C,m,n]
+            own = turned * weight[rows, : len(turned)].T[:, :, None]
             for ridge, change in zip(ridges, changes, strict=True):
-                held = (turned / (self._values + ridge)[:, None]) @ turned.mT * own[:, None]
-                change[rows] = _solved(one - held, change[rows].T).T
+                values, r = self._values + ridge, change[rows].T
+                if len(rows) <= len(values.T):
+                    left = -(turned / values[:, None]) @ own.mT
+                    left.diagonal(dim1=1, dim2=2).add_(1 + NEARLY)
+                    change[rows] = _solved(left, r).T
+                else:
+                    slope = _turn(r, own)
+                    change[rows] = (r + _turn(_solved(torch.diag_embed(values) - own.mT @ turned, slope), turned.mT)).T
         omega, found = self._problem.weights, []
         weights = None if omega is None else omega.at(labels, 0, target)[:, 0]
         for ridge, change in zip(ridges, changes, strict=True):
