@@ -222,7 +222,7 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
         parse_bytes(recipe.solver.memory)
     if recipe.data.group is not None and recipe.store.plan == "balanced":
         raise RecipeError(
-            "a balanced plan splits samples one by one, and data.group keeps groups together",
+            "a balanced plan splits samples one by one, and cannot keep groups together",
             got=f'store.plan = "balanced", data.group = {_short(recipe.data.group)}',
             do='set store.plan = "hash", or leave data.group out',
         )
