@@ -14,6 +14,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import IdentityError, RecipeError, StoreError
 from taftcache.names import HELD_OUT
 from taftcache.solve.choosing import ALONE
+from taftcache.stages.look.probe import linear_probe
+from taftcache.stages.train.record import settings_of
+from taftcache.terminal.inspection import show_inspect
 from tests.stages.making import open_store, recipe, tree, write_images
 
 PATTERN = "patient([0-9]+)"
@@ -108,6 +111,15 @@ def test_what_is_measured_and_chosen_is_honest(grouped, tmp_path, loss):
     assert alike["method"] == ("leave-one-out" if of_head else "validation")
 
 
+def test_no_copy_chooses_the_linear_probe_that_a_model_is_compared_with(tmp_path):
+    share = {}
+    for name, overrides in (("groups", GROUPED), ("each", EACH)):
+        made(tmp_path / name, overrides)
+        with FeatureStore(tmp_path / name) as store:
+            share[name] = linear_probe(store, settings_of(store), store.held_out, kinds=["ridge"])[0].tried["ridge"]
+    assert share["groups"] < 0.7 < 0.95 < share["each"]
+
+
 def test_a_shard_of_one_group_has_no_other_to_choose_by(tmp_path):
     rng = np.random.default_rng(0)
     ids = [f"patient {k // 20}-{k}" for k in range(120)]
@@ -136,7 +148,7 @@ def test_another_group_is_refused(grouped, tmp_path):
     )
 
 
-def test_images_of_a_group_stay_together(tmp_path):
+def test_images_of_a_group_stay_together(tmp_path, capsys):
     """Images of a class whose numbers begin alike are taken for those of one person."""
     images = write_images(tmp_path / "images", per_class=12)
     data = {"source": "folder", "train": str(images), "held_out": 0.4, "group": "[0-9]/0[0-9]{2}"}
@@ -145,6 +157,8 @@ def test_images_of_a_group_stay_together(tmp_path):
     with FeatureStore(tmp_path / "s") as store:
         places = [{i[:5] for i in shard.sample_ids} for shard in store.every_shard]
     assert sum(map(len, places)) == len(set().union(*places))
+    show_inspect(taftcache.inspect(tmp_path / "s"))
+    assert "groups by [0-9]/0[0-9]{2}" in capsys.readouterr().out
     other = recipe(tmp_path / "s", data={**data, "group": "00([0-9])"}, store={"seed": 1})
     says = "data.group: the store has .*, the recipe '00"
     refused(IdentityError, says, tmp_path / "s", lambda: taftcache.append(other))

@@ -211,7 +211,7 @@ def _beside_probe(
     any_time: bool,
 ) -> tuple[Against | None, list[str]]:
     """The default model beside the linear probe, whose hits join ``hits``; and notes, such as why there is no probe."""
-    if reason := no_probe(store):
+    if reason := no_probe(store, settings.groups(store.shards)):
         return None, [f"no linear probe: {reason}"]
     if default not in hits:
         return None, []
