@@ -41,7 +41,16 @@ _IMAGES = ("device", "data", "backbone", "preprocess", "store", "extract", "tang
 _MODELS = ("objective", "solver", "compose", "privacy")
 _SUMS = ("device", "objective", "solver", "compose")  # the exact model is solved as components are
 OVERRIDES = "the overrides"
-_VECTORS = ("store.shards", "store.plan", "store.seed", "store.dtype", "store.chunk_rows", "data.held_out", *_MODELS)
+_VECTORS = (
+    "store.shards",
+    "store.plan",
+    "store.seed",
+    "store.dtype",
+    "store.chunk_rows",
+    "data.held_out",
+    "data.group",
+    *_MODELS,
+)
 _PLACE = ("name", "store.path")
 _USED = {
     "run": ("name", *_IMAGES, *_MODELS, "prior", "forget", "compare.reports"),
@@ -57,6 +66,7 @@ _USED = {
     "verify": ("device", "data", "backbone", "preprocess", "extract"),
 }
 """Sections, or single keys, of a recipe that a command uses; one that is not here uses all."""
+_LATER = (("data", "group", None), ("backbone", "precision", "float32"), ("backbone", "features", "last"))
 _INSTEAD = {"forget": "taftcache forget, once the store is there", "compare": "taftcache compare"}
 _hints = cache(get_type_hints)  # uncached, all sections would cost each look into a store a millisecond
 
@@ -210,6 +220,12 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     recipe = parse_as(Recipe, values, where)
     if recipe.solver.memory != "auto":
         parse_bytes(recipe.solver.memory)
+    if recipe.data.group is not None and recipe.store.plan == "balanced":
+        raise RecipeError(
+            "a balanced plan splits samples one by one, and cannot keep groups together",
+            got=f'store.plan = "balanced", data.group = {_short(recipe.data.group)}',
+            do='set store.plan = "hash", or leave data.group out',
+        )
     return recipe
 
 
@@ -235,11 +251,11 @@ def stored_at(place: str | Path, recipe: Recipe) -> Recipe:
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
-    """Plain JSON values of a recipe, with all defaults except those of backbone keys that came in a later release."""
+    """Plain JSON values of a recipe, with all defaults except those of keys that came in a later release."""
     values: dict[str, Any] = _listed(msgspec.to_builtins(recipe))
-    for key, usual in (("precision", "float32"), ("features", "last")):
-        if values["backbone"][key] == usual:  # so that stores from before the key are the same to the byte
-            del values["backbone"][key]
+    for section, key, usual in _LATER:
+        if values[section][key] == usual:  # so that stores from before the key are the same to the byte
+            del values[section][key]
     return values
 
 

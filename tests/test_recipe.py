@@ -101,6 +101,9 @@ def test_key_like_no_other():
             "compose.weights is {'a': 'x'}, but must be a table of names, each a number, \"rows\" or \"class-rows\"",
         ),
         ("data={}", "data.source is missing"),
+        ("data.group=[", "data.group is no regular expression: unterminated character set at position 0"),
+        (f"data.group=a{{{10**12}}}", "data.group is no regular expression: the repetition number is too large"),
+        ("data.group=(patient)?", "data.group matches the empty text, and so every id"),
         (f"store.seed={-(2**63) - 1}", "store.seed needs 65 bits, more than the 64 of an integer"),
         (f"store.seed={2**127}", "store.seed needs 129 bits, more than the 64 of an integer"),
         (f"store.shards={'[' * 40}{']' * 40}", "store.shards is nested more than 32 levels deep"),
@@ -453,3 +456,24 @@ def test_a_name_leads_to_a_store_below_stores(name):
         _ = parse_teaching({"name": name, "teachers": [{"store": "x"}]}).folder
     assert parse_recipe({**DATA, "name": name, "store": {"path": "x"}}).store_path == Path("x")
     assert parse_recipe({**DATA, "name": "a/b"}).store_path == Path("stores/a/b")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "sample", "group"),
+    [
+        (None, "Jose\u0301/1.png", "Jose\u0301/1.png"),
+        ("^[^/]+", "Jose\u0301/1.png", "Jos\u00e9"),  # as another system writes the same name
+        ("patient([0-9]+)", "a/patient07-1.png", "07"),
+        ("patient([0-9]+)", "a/control07-1.png", "a/control07-1.png"),
+        ("user(-[0-9]+)?", "user.png", "user.png"),  # without the part that names a group
+        (r"\b", "cd", "cd"),
+    ],
+)
+def test_the_group_is_what_the_expression_finds_in_the_id(pattern, sample, group):
+    assert parse_recipe({"data": {"source": "digits", "group": pattern}}).data.group_of(sample) == group
+
+
+def test_recipes_without_groups_are_recorded_as_before_there_were_any():
+    assert "group" not in recipe_values(Recipe())["data"]
+    with_one = parse_recipe({"data": {"source": "digits", "group": "a"}})
+    assert parse_recipe(recipe_values(with_one)) == with_one

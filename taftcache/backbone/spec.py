@@ -6,9 +6,11 @@ Parsing a recipe must stay fast, so nothing here imports torch or timm.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
+from unicodedata import normalize
 
 import msgspec
 
@@ -122,6 +124,10 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         "published" data: "caltech256", "mit67", "pets", "dogs", "cub200", "aircraft" or "cars".
     test: the same for held-out images, if they have a place of their own.
     held_out: the fraction of ``train`` that is kept for testing when there is no ``test``.
+    group: what rows belong together, such as all images of one patient: a regular expression that is searched in each
+        id. Its first group in parentheses, or else all that it matches, names the sample's group; a sample whose id it
+        does not match is a group of its own. A group is held out or trained on as a whole, lies in one shard, and is
+        left out as a whole where λ is chosen.
     limit: use at most this many images of each source, chosen by a hash of their ids.
     unreadable: what to do with an image that cannot be decoded. One that is out of reach, because its disk does not
         answer or its file vanished while the command ran, always stops the run.
@@ -144,6 +150,7 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     train: str | None = None
     test: str | None = None
     held_out: float = 0.2
+    group: str | None = None
     limit: int | None = None
     unreadable: Literal["stop", "skip"] = "stop"
     image_key: str = "images"
@@ -159,6 +166,13 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         if self.source in ("timm", "published"):
             return ("root",)
         return {"digits": (), "table": ("train", "test", "root")}.get(self.source, ("train", "test"))
+
+    def group_of(self, sample_id: str) -> str:
+        """The group of a sample: text of its id, in the Unicode form NFC; the id itself if it is in no other group."""
+        if self.group is None:
+            return sample_id
+        found = re.search(self.group, normalize("NFC", sample_id))
+        return (found[min(1, found.re.groups)] if found else None) or sample_id
 
     def __post_init__(self) -> None:
         if self.source == "digits":
@@ -188,12 +202,27 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 got=f"held_out = {self.held_out}",
                 do="choose a number from 0 up to, not including, 1",
             )
+        if self.group is not None:
+            _check_group(self.group)
         if self.limit is not None and self.limit < 1:
             raise RecipeError(
                 f"data.limit is {self.limit}, but must be at least 1",
                 got=f"limit = {self.limit}",
                 do="raise it or leave it out",
             )
+
+
+def _check_group(pattern: str) -> None:
+    """RecipeError for what is no regular expression, or one that says nothing of an id."""
+    example = "write for example group = 'patient_[0-9]+', whose matches in ids name the groups"
+    try:
+        empty = re.compile(pattern).search("")
+    except (re.error, OverflowError, RecursionError) as error:
+        raise RecipeError(
+            f"data.group is no regular expression: {error}", got=repr(pattern)[:80], do=example
+        ) from error
+    if empty is not None:
+        raise RecipeError("data.group matches the empty text, and so every id", got=repr(pattern)[:80], do=example)
 
 
 class PreprocessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -163,7 +163,7 @@ class Trial:
         self.device = float64_device(recipe.device)
         self._arithmetic = Arithmetic(memory=memory_of(recipe), device=self.device)
         ids = store.sample_ids()
-        apart = held_out(ids, 0.2, 10**6 + seed) if validate else set()
+        apart = held_out(ids, 0.2, 10**6 + seed, recipe.data.group_of) if validate else set()
         if validate and not apart:
             rows = f"{len(ids)} training rows"
             raise DataError("no row is set aside to choose settings on", got=rows, do="extract more rows")

@@ -19,7 +19,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.head.at_ridge import Unseen
-from taftcache.solve.head.choice import every_head, head_of, is_closed
+from taftcache.solve.head.choice import every_head, groups_left_out, head_of, is_closed
 from taftcache.solve.head.terms import flat
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import kernel_inverse_fits
@@ -36,7 +36,7 @@ from taftcache.tangent.rows import RowSource, RowSubset
 
 HEAD_GRID = [10.0**e for e in range(-8, 2)]
 GRID = [10.0 ** (e / 2) for e in range(-12, 1)]  # 1e-6 … 1
-ALONE = 1e-3  # λ of a row that has no other to validate it
+ALONE = 1e-3  # λ of a row, or a group of them, that has no other to validate it
 MOST_ROWS = 4096  # that take part in a choice, unless it is for the head under a square loss
 # Losses within this fraction of the least count as equal. On digits two λ were within a thousandth of each other, and
 # rounding or a single row decided which of them had the smaller loss.
@@ -91,6 +91,7 @@ def choose_ridge(
     arithmetic: Arithmetic = ARITHMETIC,
     grid: Sequence[float] | None = None,
     hashes: NDArray[np.uint64] | None = None,
+    groups: NDArray[np.uint64] | None = None,
     folds: int = 1,
 ) -> RidgeChoice:
     """The largest λ of a grid that does about as well as the best, in loss and accuracy on unseen rows (``_best``).
@@ -110,6 +111,9 @@ def choose_ridge(
     take part and which of them validate is drawn by a hash of each row. So this stays the same when other rows leave,
     and so does λ unless two are about equally good. A single row gets ``ALONE``.
 
+    Rows that belong together would tell of each other. With ``groups``, whole ones are left out or set aside, and a
+    single one gets ``ALONE``.
+
     Args:
         base: the expansion point.
         sources: the rows.
@@ -117,6 +121,7 @@ def choose_ridge(
         arithmetic: its precision has none either.
         grid: λ > 0; ``HEAD_GRID`` or ``GRID`` by default.
         hashes: one of each row itself [N], if its cached values also depend on other rows.
+        groups: a hash of the group of each row [N], where rows belong together; there is one fold then.
         folds: how many of the fifths validate, one after the other, with a run for each.
 
     Raises:
@@ -134,18 +139,40 @@ def choose_ridge(
         places = counted.numpy(force=True)
         sources, rows = [RowSubset(sources, places)], len(counted)
         objective = replace(objective, weights=RowWeights(given.by_class, by_sample))
-        hashes = None if hashes is None else hashes[places]
-    if rows < 2:
-        return RidgeChoice(ALONE, "default, for a row alone", [], 0)
+        hashes, groups = (None if each is None else each[places] for each in (hashes, groups))
+    alone = RidgeChoice(ALONE, f"default, for a {'row' if rows < 2 else 'group'} alone", [], 0)
+    if rows < 2 or (groups is not None and not len(_ends(groups))):
+        return alone
     if head:
         exact = pose(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
-        if (every := every_head(exact, ridges[0])) is not None:
-            found = every.leave_one_out(ridges)
-            best = _best(found)
-            return RidgeChoice(best, "leave-one-out", [*map(TriedRidge.of, found)], 2, _end_of(best, ridges))
+        if (found := _left_out(exact, ridges, groups)) is not None:
+            best, method = _best(found), "leave-one-out" if groups is None else "leave-one-group-out"
+            return RidgeChoice(best, method, [*map(TriedRidge.of, found)], 2, _end_of(best, ridges))
     drawn = order_of(sources) if hashes is None else np.argsort(hashes, kind="stable")
-    most = rows if head and objective.loss.quadratic else MOST_ROWS
-    return _validated(base, sources, objective, arithmetic, ridges, drawn[:most], folds)
+    drawn = drawn[: rows if head and objective.loss.quadratic else MOST_ROWS]
+    held = _validating(len(drawn))
+    if groups is None:
+        return _validated(base, sources, objective, arithmetic, ridges, drawn, held, folds)
+    drawn = drawn[np.argsort(groups[drawn], kind="stable")]
+    ends = _ends(groups[drawn])
+    if not len(ends):  # a group is so much larger than all others that only its rows were drawn
+        return alone
+    held = int(ends[np.abs(ends - held).argmin()])
+    choice = _validated(base, sources, objective, arithmetic, ridges, drawn, held, 1)
+    return replace(choice, method="validation on whole groups")
+
+
+def _ends(groups: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The places of rows that are of another group than the row before."""
+    return np.flatnonzero(np.diff(groups)) + 1
+
+
+def _left_out(problem: Problem, ridges: Sequence[float], groups: NDArray[np.uint64] | None) -> list[Unseen] | None:
+    """A head's errors on each row, by the head solved without it or without its group; None where memory forbids it."""
+    if groups is not None:
+        return groups_left_out(problem, ridges, groups)
+    every = every_head(problem, ridges[0])
+    return None if every is None else every.leave_one_out(ridges)
 
 
 def _validated(
@@ -155,12 +182,11 @@ def _validated(
     arithmetic: Arithmetic,
     ridges: Sequence[float],
     drawn: NDArray[np.int64],
+    held: int,
     folds: int,
 ) -> RidgeChoice:
-    """The choice by the loss on one row in five of those ``drawn`` (one in two if there are fewer than five), averaged
-    over at most ``folds`` such parts."""
+    """The choice by the loss on the first ``held`` rows ``drawn``, averaged over at most ``folds`` such parts."""
     rows, some = sum(source.rows for source in sources), len(drawn)
-    held = _validating(some)
     trials = []
     for k in range(min(folds, some // held)):
         aside = slice(k * held, (k + 1) * held)

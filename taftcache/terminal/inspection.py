@@ -151,6 +151,7 @@ def _data(report: InspectReport) -> list[str]:
     named += [f"at most {data['limit']}"] if data["limit"] is not None else []
     own_split = data["test"] is not None or data["source"] == "published"
     named += [] if own_split else [f"{data['held_out']:g} held out"]
+    named += [f"groups by {data['group']}"] if data.get("group") else []
     imported = imported_from(report.identity)
     source = data["source"] if data["train"] is None else f"{data['source']} {data['train']}"
     return [

@@ -22,10 +22,10 @@ from taftcache.solve.choosing import HEAD_GRID, choose_ridge, ridge_path
 from taftcache.solve.head import moments as sums
 from taftcache.solve.head.by_moments import ByMoments
 from taftcache.solve.head.by_rows import ByRows
-from taftcache.solve.head.choice import every_head, head_of, path_of
+from taftcache.solve.head.choice import every_head, groups_left_out, head_of, path_of
 from taftcache.solve.head.path import PathByMoments, PathByRows, correct
 from taftcache.solve.head.size import HeadSize
-from taftcache.solve.head.terms import flat
+from taftcache.solve.head.terms import Seen, flat, seen, whole
 from taftcache.solve.inverses.cholesky import cholesky, solved
 from taftcache.solve.leave_one_out import moves
 from taftcache.solve.methods.decisive import typical
@@ -107,6 +107,29 @@ def test_a_head_in_the_space_of_its_rows_is_the_dense_solution(monkeypatch, rows
             assert torch.equal(ours.right, theirs.right)
             assert (ours.weight is None) == (theirs.weight is None)
             assert ours.weight is None or torch.equal(ours.weight, theirs.weight)
+
+
+@pytest.mark.law("Where rows belong together, λ of a head is chosen by the exact solutions without each group")
+@pytest.mark.parametrize("ridge", [1e-6, 1e-1])
+@pytest.mark.parametrize(
+    of_cases, [(12, 1.0, True), (12, 2.0, False), (D + 9, 1.0, False), (D + 9, 2.0, True), (299, 1.0, True)]
+)
+def test_leaving_groups_out_is_solving_without_each(ridge, rows, alpha, weighted):
+    posed, groups = problem(rows, alpha, weighted), np.array([7, 1, 7, 4, 2])[np.arange(rows) % 5].astype(np.uint64)
+    omega = torch.ones(rows, dtype=torch.float64) if posed.weights is None else posed.weights.by_sample
+    losses, right = torch.empty(rows, dtype=torch.float64), torch.empty(rows, dtype=torch.bool)
+    all_rows = Seen(*map(torch.cat, zip(*seen(posed), strict=True)))
+    for group in set(groups.tolist()):
+        own = torch.from_numpy(groups == group)
+        left = RowWeights(by_sample=torch.where(own, 0.0, omega))  # with the same λN
+        W = whole(posed, dense(replace(posed, ridge=ridge, weights=left)))
+        z = all_rows.target + all_rows.away + all_rows.x @ W.T
+        losses[own] = posed.loss.value(z, all_rows.labels)[own]
+        right[own] = (z.argmax(1) == all_rows.labels)[own]
+    (found,) = groups_left_out(posed, [ridge], groups)
+    assert found.loss == pytest.approx((omega * losses).mean().item(), rel=1e-7)
+    assert torch.equal(found.right, right)
+    assert found.weight is None or torch.equal(found.weight, omega)
 
 
 @pytest.mark.parametrize("apart", [1e-1, 1e-3])

@@ -94,7 +94,8 @@ def test_an_import_says_which_classes_it_holds_out_whole_and_how_not_to(tmp_path
     ("rows", "classes", "shards"), [(100, 10, 1), (199, 2, 1), (200, 2, 2), (400, 40, 3), (500, 300, 1), (9999, 2, 10)]
 )
 def test_shards_are_as_many_as_rows_and_classes_suggest(rows, classes, shards):
-    assert shards_for(rows, classes) == shards
+    assert shards_for(rows, classes, rows) == shards
+    assert shards_for(rows, classes, 25) == min(2, shards)
 
 
 def test_an_import_counts_rows_and_classes_unless_it_is_told(tmp_path):

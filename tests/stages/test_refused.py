@@ -89,6 +89,8 @@ OTHERS = [
     (f"{ONCE} --set prior.teachers=['nowhere']", "import does not use prior.teachers"),
     (f"{ONCE} --set objective.class_weights=[1]", "class_weights has 1 value, the store has 2 classes"),
     (f"{ONCE} --set data.held_out=0.999", "data.held_out leaves 0 samples for 1 shard"),
+    (f"{ONCE} --set data.group=patient(", "taftcache: data.group is no regular expression: missing )"),
+    (f"{ONCE} --set data.group=patient", "data.group matches a part of none of "),
     (f"{ONCE} --labels nope", "got: it holds: features, labels"),
     (f"{ONCE} --recipe {{T}}/other.toml --set data.limit=3", "import --recipe does not use data.limit"),
     ("import {T}/vectors.npz {S}", "its rows were made from images"),

@@ -1,9 +1,10 @@
-"""Which shard a sample belongs to, and where in it: decided by keyed hashes of its id."""
+"""Which shard a sample belongs to, and where in it: decided by keyed hashes of its group, which is by default its own,
+and of its id."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache
 from itertools import count
 from typing import Literal
@@ -14,6 +15,7 @@ from blake3 import blake3
 from taftcache.errors import DataError, RecipeError
 from taftcache.names import counted
 
+Grouping = Callable[[str], str]  # from an id to its group; by default the id itself
 BITS = 128
 MAX_ID_BYTES = 1024
 
@@ -23,10 +25,12 @@ def sample_key(sample_id: str, seed: int) -> int:
     return _key("order", sample_id, seed)
 
 
-def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, seed: int) -> dict[str, list[str]]:
+def assign(
+    ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, seed: int, group: Grouping = str
+) -> dict[str, list[str]]:
     """Shard name ("000", "001", ...) -> its ids in canonical order.
 
-    ``"hash"``: shard = keyed hash of the id mod ``shards``, so adding or removing other samples moves none.
+    ``"hash"``: shard = keyed hash of the id's ``group`` mod ``shards``, so adding or removing other samples moves none.
     ``"balanced"``: the paper's uniform split without replacement; sizes differ by at most one.
     DataError for an id that comes twice or is invalid, and for a shard left empty.
     """
@@ -42,7 +46,7 @@ def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, s
     parts: dict[str, list[str]] = {name: [] for name in names}
     if plan == "hash":
         for i in ids:
-            parts[shard_of(i, shards, seed)].append(i)
+            parts[shard_of(group(i), shards, seed)].append(i)
     elif plan == "balanced":
         # sorting by a keyed hash is a seeded shuffle that does not depend on the order in which the ids came
         for place, i in enumerate(sorted(ids, key=lambda i: (_key("balanced", i, seed), i))):
@@ -54,14 +58,14 @@ def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, s
         raise DataError(
             f"the plan leaves {counted(len(empty), 'shard')} empty",
             got=f"{counted(len(ids), 'sample')} over {counted(shards, 'shard')}, empty: {', '.join(empty[:8])}",
-            do='use fewer shards, another seed, or plan = "balanced"',
+            do='use fewer shards, another seed, or plan = "balanced" (without data.group)',
         )
     return {name: in_order(part, seed) for name, part in parts.items()}
 
 
-def shard_of(sample_id: str, shards: int, seed: int) -> str:
-    """The shard of a sample under the plan ``"hash"``."""
-    return _name(_key("shard", sample_id, seed) % shards, shards)
+def shard_of(group: str, shards: int, seed: int) -> str:
+    """The shard of a group's samples under the plan ``"hash"``."""
+    return _name(_key("shard", group, seed) % shards, shards)
 
 
 def next_name(names: Sequence[str], taken: Container[str] = ()) -> str:
@@ -80,13 +84,13 @@ def next_name(names: Sequence[str], taken: Container[str] = ()) -> str:
     return name
 
 
-def held_out(ids: Sequence[str], fraction: float, seed: int) -> set[str]:
-    """The ids kept for testing: about ``fraction`` of them, each by its own keyed hash alone."""
+def held_out(ids: Sequence[str], fraction: float, seed: int, group: Grouping = str) -> set[str]:
+    """The ids kept for testing: about ``fraction`` of their groups, each by its own keyed hash alone."""
     if not 0 <= fraction < 1:
         raise RecipeError("the held-out fraction must be at least 0 and below 1", got=fraction, do="0.2, say")
     check_ids(ids)
     bound = int(fraction * 2**BITS)
-    return {i for i in ids if _key("held-out", i, seed) < bound}
+    return {i for i in ids if _key("held-out", group(i), seed) < bound}
 
 
 def in_order(ids: Sequence[str], seed: int) -> list[str]:

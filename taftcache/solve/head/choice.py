@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.head.at_ridge import EveryHead
+from taftcache.solve.head.at_ridge import EveryHead, Unseen
 from taftcache.solve.head.by_moments import ByMoments
 from taftcache.solve.head.by_rows import ByRows
 from taftcache.solve.head.path import PathByMoments, PathByRows
-from taftcache.solve.head.size import HeadSize
+from taftcache.solve.head.size import GROUP_BYTES, HeadSize
 
 
 def is_closed(problem: Problem) -> bool:
@@ -52,3 +58,20 @@ def every_head(problem: Problem, least: float) -> EveryHead | None:
         rows = ByRows(problem)
         return rows if rows.serves(least) else PathByRows(rows)
     return path_of(problem)
+
+
+def groups_left_out(problem: Problem, ridges: Sequence[float], groups: NDArray[np.uint64]) -> list[Unseen] | None:
+    """The errors on every row of the head solved without the row's group, at every λ, with the same λN.
+
+    groups: a number for the group of each row [N]. None if there is no ``path_of``, or of many rows if memory has no
+    room for what is read of them and for the largest group.
+    """
+    size = HeadSize.of(problem)
+    _, counts = np.unique(groups, return_counts=True)
+    largest = 2 * counts.max() * size.numbers * (size.classes if size.extra else 1)
+    read = size.rows * (size.numbers + (4 + len(ridges)) * size.classes)
+    room = size.by_rows or 8 * (read + largest) <= GROUP_BYTES
+    if not (is_closed(problem) and size.decomposes and room):
+        return None
+    order = torch.from_numpy(np.argsort(groups, kind="stable")).to(problem.operator.device)
+    return path_of(problem).leave_groups_out(ridges, order.split(counts.tolist()))

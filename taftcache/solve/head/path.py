@@ -14,6 +14,8 @@ from taftcache.solve.head.moments import head_moments, own_normals
 from taftcache.solve.head.terms import extended, seen
 from taftcache.tangent.operator import TangentOperator
 
+NEARLY = 1e-12  # stands for 0 in 1 − h
+
 
 class PathByRows:
     """The head at every λ, if there are no more rows than numbers in each.
@@ -44,6 +46,18 @@ class PathByRows:
         found = []
         for ridge, each in zip(ridges, self._diagonals(inverses), strict=True):
             found.append(self._of.unseen(ridge, self._of.target - (self._duals(ridge) / each).T))
+        return found
+
+    def leave_groups_out(self, ridges: Sequence[float], groups: Sequence[Tensor]) -> list[Unseen]:
+        """As ``leave_one_out``, by the head solved without the row's group g, off by −[(XXᵀ + S)⁻¹]_gg⁻¹β_g."""
+        found = []
+        for ridge in ridges:
+            left = self._duals(ridge) / self._scale
+            for rows in groups:
+                V = self._vectors[:, rows]
+                inside = (V / (self._values + ridge)[:, None]) @ V.mT
+                left[:, rows] = _solved(inside, left[:, rows]) / self._scale[:, rows]
+            found.append(self._of.unseen(ridge, self._of.target - left.T))
         return found
 
     def _diagonals(self, inverses: Tensor) -> Tensor:
@@ -105,6 +119,33 @@ class PathByMoments:
         mean, weight = (losses / self._problem.operator.rows).tolist(), torch.cat(weights) if weights else None
         return [Unseen(*found, weight) for found in zip(ridges, mean, each, strict=True)]
 
+    def leave_groups_out(self, ridges: Sequence[float], groups: Sequence[Tensor]) -> list[Unseen]:
+        """As ``leave_one_out``, by the head solved without the row's group g: r_g is divided by I − H_gg, with H_gg =
+        X_g(Σ + λI)⁻¹X_gᵀ times ωD/N, or if a group has more rows than numbers by Woodbury's identity, with Σ − Σ_g. In
+        one pass, whose rows stay in memory."""
+        parts = zip(*seen(self._problem), strict=True)
+        x, labels, curvature, weight, target, away = (torch.cat(part) for part in parts)
+        changes = [x @ self.weights(ridge).T + away for ridge in ridges]  # [N,K] each
+        for rows in groups:
+            turned = x[rows] @ self._vectors  # [C,m,n]
+            own = turned * weight[rows, : len(turned)].T[:, :, None]
+            for ridge, change in zip(ridges, changes, strict=True):
+                values, r = self._values + ridge, change[rows].T
+                if len(rows) <= len(values.T):
+                    left = -(turned / values[:, None]) @ own.mT
+                    left.diagonal(dim1=1, dim2=2).add_(1 + NEARLY)
+                    change[rows] = _solved(left, r).T
+                else:
+                    slope = _turn(r, own)
+                    change[rows] = (r + _turn(_solved(torch.diag_embed(values) - own.mT @ turned, slope), turned.mT)).T
+        omega, found = self._problem.weights, []
+        weights = None if omega is None else omega.at(labels, 0, target)[:, 0]
+        for ridge, change in zip(ridges, changes, strict=True):
+            loss = 0.5 * (curvature * change.square()).sum(1) * (1 if weights is None else weights)
+            right = None if labels.is_floating_point() else (change.add_(target).argmax(1) == labels).cpu()
+            found.append(Unseen(ridge, loss.mean().item(), right, None if weights is None else weights.cpu()))
+        return found
+
     def _left_out(self, ridges: Sequence[float]) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Labels [b], D [b,K], by how much predictions made without the row are off [b,L,K], and targets [b,K]."""
         heads = torch.cat([self.weights(ridge) for ridge in ridges]).T  # [n,L·K]
@@ -112,7 +153,7 @@ class PathByMoments:
         for x, labels, curvature, weight, target, away in seen(self._problem):
             own = [(x @ V).square_() @ S.T for V, S in zip(self._vectors, inverses, strict=True)]  # x̃ᵀ(Σ + λI)⁻¹x̃ [b,L]
             # If one row alone decides a direction, h is 1 up to rounding; without rounding, λ > 0 keeps it below.
-            held = 1 / (1 - weight[:, None, : len(own)] * torch.stack(own, 2)).clamp_min(1e-12)
+            held = 1 / (1 - weight[:, None, : len(own)] * torch.stack(own, 2)).clamp_min(NEARLY)
             change = (x @ heads).view(len(labels), len(ridges), -1)
             yield labels, curvature, change.add_(away[:, None]).mul_(held), target
 
@@ -132,6 +173,13 @@ def _decomposed(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues [C,n], none below 0, and eigenvectors [C,n,n] in the memory of the ``matrices``."""
     values, vectors = torch.linalg.eigh(matrices, out=(matrices.new_empty(matrices.shape[:2]), matrices))
     return values.clamp_min_(0), vectors
+
+
+def _solved(matrices: Tensor, right: Tensor) -> Tensor:
+    """The inverse of each class's matrix of [C,m,m], times its row of ``right`` [K,m]."""
+    columns = right.reshape(len(matrices), -1, right.shape[1]).mT
+    found: Tensor = torch.linalg.solve(matrices, columns)
+    return found.mT.reshape(right.shape)
 
 
 def _turn(rows: Tensor, by: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from taftcache.stages.extract.looking import (
     look_at,
     unused_notes,
 )
-from taftcache.stages.extract.plan import PER_CLASS, ROWS, SHARDS, shards_for, split
+from taftcache.stages.extract.plan import PER_CLASS, ROWS, SHARDS, groups_of, shards_for, split
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.writing import whole
@@ -121,7 +121,8 @@ def init_recipe(
         check_there(place, sources)
     progress.say("looking whether the images decode")
     pixels, count = look_at(sources), sum(len(part.items) for part in sources)
-    values = _chosen(values["data"], file.stem, pixels, len(source.items), len(source.classes), given)
+    groups = len(groups_of(data, (item.id for item in source.items)))
+    values = _chosen(values["data"], file.stem, pixels, len(source.items), groups, len(source.classes), given)
     values, costs, changed = _tried(values, overrides, progress)
     recipe, notes = _recipe(values, overrides), [*aside, *unused_notes(place, data), *changed]
     skip = recipe.data.unreadable == "skip"
@@ -198,7 +199,7 @@ def _unshared(recipe: Recipe, source: Source, test: Source | None) -> list[str]:
 
 
 def _chosen(
-    data: dict[str, Any], name: str, pixels: Pixels, images: int, classes: int, given: Mapping[str, Any]
+    data: dict[str, Any], name: str, pixels: Pixels, images: int, groups: int, classes: int, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """All sections of the recipe, chosen by the number and the size of the images."""
     if "test" not in {**data, **given.get("data", {})}:
@@ -218,11 +219,11 @@ def _chosen(
     wide = said.get("features", LAST if of_rows else EVERY_BLOCK) == EVERY_BLOCK  # other values are checked later
     head = given.get("tangent", {}).get("train") == "head" or given.get("tangent", {}).get("blocks") == 0
     last = {} if head else TANGENT[LAST]  # a head alone reads the last block as it was pretrained
-    rows = int(images * (1 - data.get("held_out", 0)))
+    rows, groups = (int(each * (1 - data.get("held_out", 0))) for each in (images, groups))
     return {
         "data": data,
         "backbone": backbone | ({"features": EVERY_BLOCK} if wide else {}),
-        "store": {"path": str(Path(f"stores/{name}").absolute()), "shards": shards_for(rows, classes)},
+        "store": {"path": str(Path(f"stores/{name}").absolute()), "shards": shards_for(rows, classes, groups)},
         "tangent": TANGENT[EVERY_BLOCK] if wide else last,
         "objective": {"ridge": "auto"},
         "solver": {"tolerance": "auto"},

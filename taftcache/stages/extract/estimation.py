@@ -27,7 +27,7 @@ from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.extract.forgotten import open_images, remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen, made_from, run_frozen
 from taftcache.stages.extract.moving import notes_on_numbers
-from taftcache.stages.extract.plan import plan_images
+from taftcache.stages.extract.plan import group_notes, plan_images
 from taftcache.stages.progress import Silent
 from taftcache.stages.report import Report
 
@@ -89,6 +89,7 @@ def estimate(recipe: Recipe, *, forgotten_of: Place | None = None) -> EstimateRe
     if not FeatureStore.exists(recipe.store_path):
         unasked += notes_on_numbers(recipe, (source, test), beside, forgotten_of, Silent())
     shards, classes, left = without_forgotten(beside, None, plan_images(recipe, source, test), source, test)
+    left += group_notes(recipe.data, shards.values())
     model = load_frozen(recipe, classes)
     identity, batch = made_from(recipe, *model), default_batch(model[0].cut)
     tried = min(len(source.items), batch * BATCHES)

@@ -53,7 +53,7 @@ from taftcache.stages.extract.moving import (
     moved_rows,
     notes_on_numbers,
 )
-from taftcache.stages.extract.plan import PlannedShard, plan_images
+from taftcache.stages.extract.plan import PlannedShard, group_notes, plan_images
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.tangent.spec import TAIL
@@ -117,7 +117,7 @@ def extract(
         shards, classes, notes = without_forgotten(beside, there, shards, source, test)
         if there is None:
             early = [] if forgotten_of is not None else forgotten_beside(path, source, test)
-            early += doubtful_classes_notes(source)
+            early += [*doubtful_classes_notes(source), *group_notes(recipe.data, shards.values())]
             unasked += early
             for note in early:  # now, too: before the work starts
                 progress.say(note)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from taftcache.backbone.sources.base import Source
+from taftcache.backbone.spec import DataSpec
 from taftcache.cache.format.plan import assign, held_out, in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError
-from taftcache.names import COMPONENTS, HELD_OUT, counted
+from taftcache.names import COMPONENTS, HELD_OUT, counted, first_few
 from taftcache.recipe import Recipe
 
-ROWS, PER_CLASS, SHARDS = 100, 3, 10  # the fewest rows in a shard, and of one class in it; the most shards
+# The fewest rows in a shard, of one class in it, and groups in it; the most shards.
+ROWS, PER_CLASS, GROUPS, SHARDS = 100, 3, 10, 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +35,51 @@ class PlannedShard:
         return HELD_OUT if self.name == HELD_OUT else "train"
 
 
-def shards_for(rows: int, classes: int) -> int:
-    """How many shards so many training rows are split into where nobody says it."""
-    return max(1, min(SHARDS, rows // max(ROWS, PER_CLASS * classes)))
+def shards_for(rows: int, classes: int, groups: int) -> int:
+    """How many shards so many training rows, of so many ``groups``, are split into where nobody says it."""
+    return max(1, min(SHARDS, rows // max(ROWS, PER_CLASS * classes), groups // GROUPS))
+
+
+def groups_of(data: DataSpec, ids: Iterable[str]) -> set[str]:
+    """The groups that samples are of; without ``data.group`` each is one."""
+    return {data.group_of(i) for i in ids}
+
+
+def alone_notes(data: DataSpec, ids: Sequence[str]) -> list[str]:
+    """A note on samples that ``data.group`` puts into no group."""
+    alone = [i for i in ids if data.group_of(i) == i] if data.group is not None else []
+    if not alone:
+        return []
+    return [f"data.group matches no part of {counted(len(alone), 'id')}, each a group of its own: {first_few(alone)}"]
+
+
+def group_notes(data: DataSpec, shards: Iterable[PlannedShard]) -> list[str]:
+    """Notes on the groups in the plan of a new store; none without ``data.group``.
+
+    RecipeError if it puts no sample into a group.
+    """
+    if data.group is None:
+        return []
+    parts = [(shard, shard.ids) for shard in shards]
+    ids = [i for _, some in parts for i in some]
+    notes = alone_notes(data, ids)
+    if all(data.group_of(i) == i for i in ids):
+        raise RecipeError(
+            f"data.group matches a part of none of {counted(len(ids), 'id')}",
+            got=f"data.group = {data.group!r}; the first id: {min(ids)!r}",
+            do="write a regular expression for what the ids of a group share, or leave it out",
+        )
+    trained, tested = (
+        groups_of(data, [i for shard, some in parts if (shard.name == HELD_OUT) == held for i in some])
+        for held in (False, True)
+    )
+    notes.insert(0, f"{counted(len(ids), 'sample')} of {counted(len(trained | tested), 'group')} (data.group)")
+    if both := sorted(trained & tested):
+        notes.append(
+            f"{counted(len(both), 'group')} of the test samples have training samples, too, so that accuracy on them "
+            f"says little of new groups: {first_few(both)}"
+        )
+    return notes
 
 
 def split(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None) -> tuple[list[str], PlannedShard | None]:
@@ -44,7 +88,7 @@ def split(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None) -> tup
     seed = recipe.store.seed
     if test is not None:
         return list(ids), PlannedShard(name=HELD_OUT, ids=in_order(test, seed), from_test=True)
-    kept = held_out(ids, recipe.data.held_out, seed)
+    kept = held_out(ids, recipe.data.held_out, seed, recipe.data.group_of)
     training = [i for i in ids if i not in kept]
     return training, PlannedShard(name=HELD_OUT, ids=in_order(sorted(kept), seed)) if kept else None
 
@@ -64,7 +108,7 @@ def plan_shards(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None =
             got=f"held_out = {recipe.data.held_out} of {counted(len(ids), 'sample')}",
             do="hold out a smaller fraction" + (", or use fewer shards" if spec.shards > 1 else ""),
         )
-    parts = assign(training, spec.plan, spec.shards, spec.seed)
+    parts = assign(training, spec.plan, spec.shards, spec.seed, recipe.data.group_of)
     planned = {name: PlannedShard(name=name, ids=part) for name, part in parts.items()}
     return planned if tested is None else planned | {HELD_OUT: tested}
 
@@ -100,7 +144,7 @@ def plan_more(
         )
     else:
         for i in training:
-            places[shard_of(i, spec.shards, spec.seed)].append(i)
+            places[shard_of(recipe.data.group_of(i), spec.shards, spec.seed)].append(i)
     if tested is not None and tested.ids:
         places[tested.name] += tested.ids
     for i, name in mended.items():

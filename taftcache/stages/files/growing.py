@@ -164,7 +164,7 @@ def _held_out(
     """
     held, trained = store.held_out.sample_ids if store.held_out else [], store.sample_ids()
     fraction = recipe.data.held_out
-    by_ids = fraction > 0 and held_out([*held, *trained], fraction, recipe.store.seed) == {*held}
+    by_ids = fraction > 0 and held_out([*held, *trained], fraction, recipe.store.seed, recipe.data.group_of) == {*held}
     if tested is not None:
         given, _ = given.parted(f"the rows of {tested.path} are held out")
         if by_ids:

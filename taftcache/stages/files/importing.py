@@ -38,7 +38,7 @@ from taftcache.stages.extract.extraction import create_store, plan_record, put_t
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import BY_NUMBER, remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen
-from taftcache.stages.extract.plan import plan_shards, shards_for
+from taftcache.stages.extract.plan import group_notes, groups_of, plan_shards, shards_for
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5
 from taftcache.stages.files.vectors import Vectors
@@ -216,7 +216,7 @@ def recipe_of_vectors(store: Path | str, overrides: Overrides = ()) -> Recipe:
         with FeatureStore(place) as there:
             recorded = recipe_values(recorded_recipe(there))
         values |= {section: recorded[section] for section in (*SECTIONS, "store")}
-        values["data"] |= {"held_out": recorded["data"]["held_out"]}
+        values["data"] |= {key: recorded["data"].get(key) for key in ("held_out", "group")}
     made = apply_overrides(values, overrides)
     # not as an override, which may read a folder's name as a number
     return parse_recipe({**made, "store": {**made.get("store", {}), "path": str(store)}})
@@ -226,8 +226,9 @@ def _in_shards(recipe: Recipe, overrides: Mapping[str, Any], features: Vectors, 
     """The recipe of an import that was given none, with as many shards as a new store's rows and classes suggest."""
     if "store.shards" in overrides or FeatureStore.exists(recipe.store_path):
         return recipe
-    trained = len(features.ids) * (1 if test is not None else 1 - recipe.data.held_out)
-    shards = shards_for(int(trained), len(features.classes))
+    part = 1 if test is not None else 1 - recipe.data.held_out
+    rows, groups = (int(part * len(each)) for each in (features.ids, groups_of(recipe.data, features.ids)))
+    shards = shards_for(rows, len(features.classes), groups)
     return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, shards=shards))
 
 
@@ -342,6 +343,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
                 got=counted(len(features.ids), "sample"),
                 do="give others, or leave --forgotten-of out",
             )
+        notes += group_notes(recipe.data, shards.values()) if there is None else []
         check_class_weights(recipe, len(classes if there is None else there.classes))
         frozen = load_frozen(recipe, classes)[0] if asked.backbone else None
         identity = _identity(asked, file, frozen)
@@ -414,8 +416,13 @@ def check_tested(test: Vectors, classes: Collection[str], ids: Collection[str]) 
 
 
 def _check_plan(store: FeatureStore, recipe: Recipe, shards: int) -> None:
-    asked = plan_record(recipe, shards) | {"chunk_rows": recipe.store.chunk_rows}
-    begun = store.manifest.plan | {"chunk_rows": recorded_recipe(store).store.chunk_rows}
+    asked, begun = (
+        plan | {"chunk_rows": said.store.chunk_rows} | ({"group": said.data.group} if said.data.group else {})
+        for plan, said in (
+            (plan_record(recipe, shards), recipe),
+            (store.manifest.plan, recorded_recipe(store)),
+        )
+    )
     if begun != asked:
         raise StoreError(
             f"the import into {store.path} was begun with another plan",

@@ -45,6 +45,7 @@ from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.classes import classes_in, unshared_notes
+from taftcache.stages.extract.plan import groups_of
 from taftcache.stages.look.duplicates import Hashes
 from taftcache.stages.look.probe import Probe, is_quick, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
@@ -172,6 +173,7 @@ def evaluate(
         calibration[PROBE] = against.probe.calibration
     shares = proven_shares(rows, store, settings, whole, progress) if proven else {}
     notes += _unproven(store, [name for name in whole if name not in shares]) if proven else []
+    notes += _of_groups(store, rows)
     notes += [*_ahead(default, {name: hits[name] for name in whole if name in hits}), *_uneven(store, rows, hits)]
     return EvaluateReport(
         store=store.path,
@@ -222,7 +224,7 @@ def _beside_probe(
     any_time: bool,
 ) -> tuple[Against | None, list[str]]:
     """The default model beside the linear probe, whose hits join ``hits``; and notes, such as why there is no probe."""
-    if reason := no_probe(store):
+    if reason := no_probe(store, settings.groups(store.shards)):
         return None, [f"no linear probe: {reason}"]
     if default not in hits:
         return None, []
@@ -302,6 +304,20 @@ def _uneven(store: FeatureStore, rows: Shard, hits: Mapping[str, NDArray[np.bool
     if recorded_recipe(store).objective.class_weights != "none" or promised(store) or alike:
         return [said]
     return [f"{said}; next: taftcache train {typed(store.path)} --set objective.class_weights=balanced"]
+
+
+def _of_groups(store: FeatureStore, rows: Shard) -> list[str]:
+    """A note on how many groups the held-out rows are of, if rows belong together."""
+    data = recorded_recipe(store).data
+    if data.group is None:
+        return []
+    held, trained = groups_of(data, rows.sample_ids), groups_of(data, store.sample_ids())
+    both = held & trained
+    known = f", {len(both)} of which have training rows, too" if both else ""
+    return [
+        f"the {counted(rows.rows, 'held-out row')} are of {counted(len(held), 'group')} (data.group){known}; the rows "
+        "of a group are alike, so that intervals, which count rows, are narrower than for so many groups"
+    ]
 
 
 def _tuned(metas: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -32,7 +32,7 @@ RIDGE, LOGISTIC = "ridge", "logistic regression"
 # do equally well the first is taken.
 STRENGTHS = {RIDGE: (0.1, 1.0, 10.0, 100.0), LOGISTIC: (0.01, 0.1, 1.0, 10.0)}
 APART, MOST_FURTHER = 10.0, 2  # the ratio of neighbouring strengths; how many are tried beyond the first four
-EVERY = 5  # one row in five chooses, as λ is chosen with ridge = "auto"
+EVERY = 5  # one row in five, or one group, chooses, as λ is chosen with ridge = "auto"
 MOST_STEPS = 300
 # Rows times features: with more, a probe is chosen on, and fitted to, as many rows as fit, taken evenly.
 MOST_CHOOSING, MOST_FITTED = 1 << 26, 1 << 28
@@ -62,12 +62,12 @@ class Probe:
     calibration: Calibration | None = None
 
 
-def no_probe(store: FeatureStore) -> str | None:
-    """Why there can be no probe over a store's training rows; None where there can be one."""
+def no_probe(store: FeatureStore, groups: NDArray[np.uint64] | None = None) -> str | None:
+    """Why there can be no probe over a store's training rows, of these ``groups``; None where there can be one."""
     if any(PRIVATE in ref.meta for ref in store.objects().values()):
         return "it would read the rows of private components without noise"
     labels = np.concatenate([np.asarray(shard.labels) for shard in store.shards])
-    if len(np.unique(labels[~_aside(len(labels))])) < 2:
+    if len(np.unique(labels[~_aside(len(labels), groups)])) < 2:
         return "it needs rows of two classes besides those that choose its strength"
     return None
 
@@ -121,7 +121,8 @@ def linear_probe(
         warnings.simplefilter("ignore")  # few rows per class, or MOST_STEPS reached: still a valid probe
         choosing, fitting = (-(-rows * base.config.width // most) for most in (MOST_CHOOSING, MOST_FITTED))
         features, labels = head_features(base, store.shards, choosing)
-        aside = _aside(len(labels))
+        groups = settings.groups(store.shards)
+        aside = _aside(len(labels), None if groups is None else groups[::choosing])
 
         def score(strength: float, kind: str) -> float:
             task.advance(1)
@@ -168,9 +169,11 @@ def unfitted(kind: str, strength: float) -> Pipeline:
     return make_pipeline(StandardScaler(copy=False), LogisticRegression(C=strength, max_iter=MOST_STEPS))
 
 
-def _aside(rows: int) -> NDArray[np.bool_]:
-    """Which of so many rows choose a probe."""
-    return np.equal(np.arange(rows) % EVERY, 0)
+def _aside(rows: int, groups: NDArray[np.uint64] | None) -> NDArray[np.bool_]:
+    """Which of so many rows choose a probe: whole ones of their ``groups`` [n], if rows belong together."""
+    if groups is None:
+        return np.equal(np.arange(rows) % EVERY, 0)
+    return np.isin(groups, np.unique(groups)[::EVERY])
 
 
 def head_features(base: Base, shards: Sequence[Shard], every: int = 1) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -256,7 +256,8 @@ def _by_head(
     rows = problem.operator.rows
     check_head_fits(settings, store.shards, "head", chosen=True, left_out=len(store.classes))
     with progress.task("λ of the head", None):
-        ridge = choose_ridge(base, store.shards, objective, arithmetic=settings.arithmetic).ridge
+        groups, how = settings.groups(store.shards), settings.arithmetic
+        ridge = choose_ridge(base, store.shards, objective, arithmetic=how, groups=groups).ridge
     with progress.task("leave-one-out of the head", rows) as task:
         # without the row, λ stands beside a mean over one row less; here, beside a mean over all rows
         blocks = list(head_of(problem).at(ridge * (rows - 1) / rows).left_out_logits(task.advance))

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from taftcache.backbone.device import float64_device
@@ -24,6 +25,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.recipe import Recipe
+from taftcache.solve.choosing import row_hashes
 from taftcache.solve.methods.span_newton import span_fits
 from taftcache.solve.minimise import certify, minimise, through_rows
 from taftcache.solve.settings import Arithmetic, Goal
@@ -87,6 +89,14 @@ class Settings:
         """The weights ω [N] of the rows of ``sources``; None if all are one."""
         labels = torch.from_numpy(np.concatenate([np.asarray(shard.labels, np.int64) for shard in sources]))
         return class_weights(self.recipe.objective.class_weights, labels, self.base.config.classes)
+
+    def groups(self, sources: Sequence[Shard]) -> NDArray[np.uint64] | None:
+        """A hash of the group of each row [N] of ``sources``; None if nothing says that rows belong together."""
+        data = self.recipe.data
+        if data.group is None:
+            return None
+        names = (data.group_of(i) for shard in sources for i in shard.sample_ids)
+        return row_hashes(np.frombuffer(name.encode(), np.uint8) for name in names)
 
     def at(self, **chosen: Any) -> Settings:
         """The same with other settings of [objective], such as a ``ridge`` that was chosen."""

@@ -141,7 +141,8 @@ def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> Ridg
     """λ as the rows of ``sources`` choose it; None where the settings name it."""
     if not settings.chooses_ridge:
         return None
-    return choose_ridge(settings.base, sources, settings.objective(sources, mode), arithmetic=settings.arithmetic)
+    objective, groups = settings.objective(sources, mode), settings.groups(sources)
+    return choose_ridge(settings.base, sources, objective, arithmetic=settings.arithmetic, groups=groups)
 
 
 def record_of(choice: RidgeChoice | None) -> dict[str, Any]:

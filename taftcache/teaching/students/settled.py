@@ -52,6 +52,8 @@ def check_settled(recipe: TeachingRecipe) -> dict[str, Any]:
 def data_settings(data: DataSpec) -> dict[str, Any]:
     """[data] in plain values, in which the same place always has the same spelling."""
     values: dict[str, Any] = msgspec.to_builtins(data)
+    if data.group is None:  # as it was written before there was this key
+        del values["group"]
     return values | {key: _place(values[key]) for key in data.places if values[key]}
 
 

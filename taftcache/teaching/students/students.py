@@ -237,10 +237,10 @@ class Students:
             labelled = per_class(rows, [ids[k] for k in rows], joined.labels, settings.per_class)
             rest = np.setdiff1d(rows, labelled) if spec.unlabelled == "use" else rest
         if settings.held_back:
-            held = held_out([ids[k] for k in labelled], self.recipe.teach.hold_out, HOLD_OUT_SEED)
+            data, part = self.recipe.data, self.recipe.teach.hold_out
+            held = held_out([ids[k] for k in labelled], part, HOLD_OUT_SEED, data.group_of)
             back = np.array([ids[k] in held for k in labelled])
             if not back.any() or back.all():
-                part = self.recipe.teach.hold_out
                 raise DataError(
                     f"β cannot be chosen: {part:g} of {len(labelled)} labelled training images holds back"
                     f" {int(back.sum())}",

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from taftcache.backbone.forward.extract import RowCounts
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.names import BUDGET_ALLOWS, PRIVATE, component_of, counted, first_few, is_model, with_counts
 from taftcache.stages.completeness import subtracted_among
 from taftcache.stages.extract.forgotten import NOT_THERE, left_out_notes, taking
 from taftcache.stages.extract.growth.planning import AppendPlan, class_notes
+from taftcache.stages.extract.plan import alone_notes
 from taftcache.stages.report import Report
 
 
@@ -93,6 +95,7 @@ def append_report(
             *class_notes(plan),
             *_label_notes(store, plan),
             *subtracted_among(store, present),
+            *alone_notes(recorded_recipe(store).data, [i for shard in plan.shards for i in shard.ids]),
             *left_out_notes(plan.closed),
             *left_out_notes(plan.strange, NOT_THERE, taking(len(plan.strange), plan.alone)),
             *_unlabelled_note(plan),

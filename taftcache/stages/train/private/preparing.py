@@ -84,6 +84,7 @@ def prepare(
         notes=[
             *_bare_labels(store, wanted, promise.relation),
             *_moving_ids(store, promise.relation),
+            *_of_rows(settings.recipe.data.group),
             *weak_promise(max(spent.values(), default=promise.epsilon), promise.delta, rows),
         ],
     )
@@ -98,6 +99,12 @@ def _bare_labels(store: FeatureStore, wanted: Sequence[Shard], relation: Relatio
         "the ids name the classes, as in a folder of classes: replace-one does not protect labels here, for with "
         "another label a row has another id, and perhaps another shard; add-remove does (docs/privacy.md)"
     ]
+
+
+def _of_rows(group: str | None) -> list[str]:
+    """A note if rows belong together, which the promise does not know."""
+    said = "the promise is for each row, not for each group of data.group: for a group of k rows it is k times epsilon"
+    return [] if group is None else [f"{said}, and a larger delta (docs/privacy.md)"]
 
 
 def _moving_ids(store: FeatureStore, relation: Relation) -> list[str]:

@@ -1,0 +1,173 @@
+"""Samples that belong together stay together: held out, in a shard, and where λ is chosen (``data.group``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import IdentityError, RecipeError, StoreError
+from taftcache.names import HELD_OUT
+from taftcache.solve.choosing import ALONE
+from taftcache.stages.look.probe import linear_probe
+from taftcache.stages.train.record import settings_of
+from taftcache.terminal.inspection import show_inspect
+from tests.stages.making import open_store, recipe, tree, write_images
+
+PATTERN = "patient([0-9]+)"
+PATIENTS, SHOTS, D = 60, 8, 60
+IDS = [f"scans/patient{k // SHOTS:02}-{k % SHOTS}.png" for k in range(PATIENTS * SHOTS)]
+GROUPED = {"data.group": PATTERN, "store.shards": 3, "device": "cpu"}
+EACH = {key: value for key, value in GROUPED.items() if key != "data.group"}
+
+
+def patient(sample: str) -> str:
+    return sample.partition("patient")[2][:2]
+
+
+def shots() -> tuple[np.ndarray, np.ndarray]:
+    """Near-copies of each patient's scan; of three patients in ten, the class has nothing to do with it."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(PATIENTS) % 4
+    scans = rng.standard_normal((PATIENTS, D))
+    scans[np.arange(PATIENTS), labels] += 3
+    labels = np.where(np.arange(PATIENTS) % 10 < 3, rng.integers(0, 4, PATIENTS), labels)
+    every = np.repeat(scans, SHOTS, 0) + 0.02 * rng.standard_normal((PATIENTS * SHOTS, D))
+    return every.astype(np.float32), np.repeat(labels, SHOTS)
+
+
+def made(place: Path, overrides: dict[str, Any], some: slice = slice(None)) -> taftcache.ImportReport:
+    x, y = shots()
+    return taftcache.import_vectors(x[some], y[some], place, ids=IDS[some], overrides=overrides)
+
+
+def patients_of(place: Path) -> dict[str, set[str]]:
+    with FeatureStore(place) as store:
+        return {shard.name: {*map(patient, shard.sample_ids)} for shard in store.every_shard}
+
+
+def refused(error: type[Exception], says: str, place: Path, call: Callable[[], object]) -> None:
+    """The call is refused with these words, and changes nothing at the place."""
+    before = tree(place)
+    with pytest.raises(error, match=says):
+        call()
+    assert tree(place) == before
+
+
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory) -> Path:
+    """Not to be written to."""
+    place = tmp_path_factory.mktemp("groups") / "store"
+    assert made(place, GROUPED).notes == [f"{len(IDS)} samples of {PATIENTS} groups (data.group)"]
+    return place
+
+
+@pytest.mark.law("With data.group, no group is held out in part or lies in two shards")
+def test_a_group_is_in_one_place(grouped, tmp_path):
+    there = patients_of(grouped)
+    assert sum(map(len, there.values())) == PATIENTS
+    assert 4 <= len(there[HELD_OUT]) <= 20
+    made(tmp_path / "each", EACH)
+    assert sum(map(len, patients_of(tmp_path / "each").values())) > 2 * PATIENTS, "single rows are spread"
+
+
+def test_rows_that_come_later_join_their_group(grouped, tmp_path):
+    """The store has the bytes of one that was made of all rows at once."""
+    x, y = shots()
+    made(tmp_path / "s", GROUPED, slice(0, None, 2))
+    report = taftcache.append_vectors(x[1::2], y[1::2], tmp_path / "s", ids=IDS[1::2])
+    assert report.notes == []
+    assert patients_of(tmp_path / "s") == patients_of(grouped)
+    shards = [{k: v for k, v in tree(p).items() if k.startswith("shards/")} for p in (tmp_path / "s", grouped)]
+    assert shards[0] == shards[1]
+    (note,) = taftcache.append_vectors(x[:1], y[:1], tmp_path / "s", ids=["nobody"]).notes
+    assert note == "data.group matches no part of 1 id, each a group of its own: nobody"
+
+
+@pytest.mark.parametrize("loss", ["mse", "rsl", "cross_entropy"])
+def test_what_is_measured_and_chosen_is_honest(grouped, tmp_path, loss):
+    """Of single rows 100 % were right that were held out, by a λ of 1e-8: each has near-copies among the others."""
+    found = {}
+    for name, overrides in (("groups", GROUPED), ("each", EACH)):
+        made(tmp_path / name, overrides | {"store.shards": 1})
+        with open_store(tmp_path / name) as store:
+            taftcache.train(store, overrides={"objective.ridge": "auto", "objective.loss": loss})
+            choice = store.objects()["components/000"].meta["ridge_choice"]
+            report = taftcache.evaluate(store)
+        found[name] = choice, report.accuracy["components/000"]
+        note = [line for line in report.notes if "(data.group)" in line]
+        assert len(note) == (name == "groups")
+    (apart, honest), (alike, all_right) = found["groups"], found["each"]
+    assert all_right > 0.95
+    assert honest < 0.6
+    assert apart["ridge"] > 100 * alike["ridge"]
+    of_head = loss != "cross_entropy"
+    assert apart["method"] == ("leave-one-group-out" if of_head else "validation on whole groups")
+    assert alike["method"] == ("leave-one-out" if of_head else "validation")
+
+
+def test_no_copy_chooses_the_linear_probe_that_a_model_is_compared_with(tmp_path):
+    share = {}
+    for name, overrides in (("groups", GROUPED), ("each", EACH)):
+        made(tmp_path / name, overrides)
+        with FeatureStore(tmp_path / name) as store:
+            share[name] = linear_probe(store, settings_of(store), store.held_out, kinds=["ridge"])[0].tried["ridge"]
+    assert share["groups"] < 0.7 < 0.95 < share["each"]
+
+
+def test_a_shard_of_one_group_has_no_other_to_choose_by(tmp_path):
+    rng = np.random.default_rng(0)
+    ids = [f"patient {k // 20}-{k}" for k in range(120)]
+    made_of = rng.standard_normal((120, 6)).astype(np.float32), np.arange(120) % 3
+    over = {"data.group": "patient ([0-9])", "data.held_out": 0, "store.shards": 3, "device": "cpu"}
+    taftcache.import_vectors(*made_of, tmp_path / "s", ids=ids, overrides=over)
+    with open_store(tmp_path / "s") as store:
+        taftcache.train(store, overrides={"objective.ridge": "auto"})
+        said = [store.objects()[f"components/00{k}"].meta["ridge_choice"] for k in range(3)]
+        assert [len({i[:9] for i in shard.sample_ids}) for shard in store.shards] == [1, 3, 2]
+    assert (said[0]["method"], said[0]["ridge"]) == ("default, for a group alone", ALONE)
+    assert {said[k]["method"] for k in (1, 2)} == {"leave-one-group-out"}
+
+
+def test_another_group_is_refused(grouped, tmp_path):
+    other = {**GROUPED, "data.group": "(patient[0-9]+)"}
+    refused(StoreError, "begun with another plan", grouped, lambda: made(grouped, other))
+    assert made(grouped, {"device": "cpu"}).notes == [], "what is left open is the store's"
+    refused(IdentityError, "data.group", grouped, lambda: taftcache.train(grouped, overrides=["data.group=patient"]))
+    refused(
+        RecipeError, "^a balanced plan", tmp_path, lambda: made(tmp_path / "s", {**GROUPED, "store.plan": "balanced"})
+    )
+    nothing = {**GROUPED, "data.group": "visit[0-9]"}
+    refused(
+        RecipeError, "^data.group matches a part of none of 480 ids", tmp_path, lambda: made(tmp_path / "s", nothing)
+    )
+
+
+def test_images_of_a_group_stay_together(tmp_path, capsys):
+    """Images of a class whose numbers begin alike are taken for those of one person."""
+    images = write_images(tmp_path / "images", per_class=12)
+    data = {"source": "folder", "train": str(images), "held_out": 0.4, "group": "[0-9]/0[0-9]{2}"}
+    asked = recipe(tmp_path / "s", data=data, store={"seed": 1})
+    assert taftcache.extract(asked).notes[0].startswith("36 samples of 23 groups (data.group)")
+    with FeatureStore(tmp_path / "s") as store:
+        places = [{i[:5] for i in shard.sample_ids} for shard in store.every_shard]
+    assert sum(map(len, places)) == len(set().union(*places))
+    show_inspect(taftcache.inspect(tmp_path / "s"))
+    assert "groups by [0-9]/0[0-9]{2}" in capsys.readouterr().out
+    other = recipe(tmp_path / "s", data={**data, "group": "00([0-9])"}, store={"seed": 1})
+    says = "data.group: the store has .*, the recipe '00"
+    refused(IdentityError, says, tmp_path / "s", lambda: taftcache.append(other))
+    refused(IdentityError, says, tmp_path / "s", lambda: taftcache.extract(other))
+
+
+def test_groups_on_both_sides_of_a_test_of_its_own_are_named(tmp_path):
+    x, y = shots()
+    test = x[::40], y[::40], [f"again/{i}" for i in IDS[::40]]
+    over = {**GROUPED, "data.held_out": 0}
+    report = taftcache.import_vectors(x, y, tmp_path / "s", ids=IDS, test=test, overrides=over)
+    assert report.notes[1].startswith("12 groups of the test samples have training samples, too")
