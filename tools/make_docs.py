@@ -65,6 +65,7 @@ ALIKE = {
 ASKED = {
     "EstimateReport": "--dry-run",
     "PrivateTrainReport": "--private",
+    "EvaluateOnReport": "--on",
     "SampleReport": "--sample",
     "ShardReport": "--shard",
     "ClassReport": "--class",

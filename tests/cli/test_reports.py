@@ -42,6 +42,7 @@ COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "change
 COMPOSE |= {"coefficients", "dropped", "held_out", "certificate", "moved", "passes", "seconds", "notes"}
 EVALUATE = {"store", "root_digest", "rows", "accuracy", "default", "intervals", "against", "proven", "notes"}
 EVALUATE |= {"outdated", "calibration", "majority", "balanced"}
+EVALUATE_ON = EVALUATE - {"against", "proven"} | {"data", "by", "groups", "unknown", "unreadable"}
 PREDICT = {"store", "root_digest", "model", "predictions", "notes", "unreadable"}
 PREDICTION = {"image", "labels", "logits", "margin", "alike", "index", "probabilities"}
 FIND = {"store", "root_digest", "rows", "found", "notes"}
@@ -133,6 +134,7 @@ def test_json_of_every_command(cli, store, images, tmp_path):
         (("train", store), TRAIN),
         (("compose", store), COMPOSE),
         (("evaluate", store), EVALUATE),
+        (("evaluate", store, "--on", images), EVALUATE_ON),
         (("predict", store, next(images.glob("*/*.png")), "--device", "cpu"), PREDICT),
         (("find", store, next(images.glob("*/*.png"))), FIND),
         (("export-model", store, tmp_path / "model"), EXPORT_MODEL),
@@ -207,6 +209,9 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
     file = toml(tmp_path / "tiny.toml", store)
     with FeatureStore(store) as opened:
         sample, root = opened.shards[0].sample_ids[0], opened.root_digest
+    files = [f"{file},{file.parent.name},{'old' * (k % 2)}" for k, file in enumerate(images.glob("*/*.png"))]
+    seen = tmp_path / "seen.csv"
+    seen.write_text("\n".join(["path,label,camera", *files]))
     for arguments, says in [
         (("init", images, "-o", tmp_path / "mine.toml"), ["3 classes", "held out", "stores/mine", "run "]),
         (("run", file), ["Nothing to do", "held-out", root[:16], f"evaluate {store} --probe"]),
@@ -222,6 +227,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
         (("inspect", store, "--shard", "000"), ["digits/", "(train)", "sampled now", "‖Δw−Δw*‖"]),
         (("inspect", store, "--class", "7", "--ids"), ["digits/"]),
         (("evaluate", store, "--without", "001"), ["mean of 1 of 2 components"]),
+        (("evaluate", store, "--on", seen, "--by", "camera"), [f"42 rows of {seen}", "camera", "(no value)", "T = "]),
         (("export", store, tmp_path / "out.npz", "--format", "npz"), ["out.npz", "rows of root"]),
         (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), ["report.html", "samples"]),
         (("verify", store), ["every object has the digest"]),

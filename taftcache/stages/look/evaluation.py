@@ -170,14 +170,14 @@ def evaluate(
         calibration[PROBE] = against.probe.calibration
     shares = proven_shares(rows, store, settings, whole, progress) if proven else {}
     notes += _unproven(store, [name for name in whole if name not in shares]) if proven else []
-    notes += [*_ahead(default, {name: hits[name] for name in whole if name in hits}), *_uneven(store, rows, hits)]
+    notes += [*ahead_notes(default, {name: hits[name] for name in whole if name in hits}), *_uneven(store, rows, hits)]
     return EvaluateReport(
         store=store.path,
         root_digest=store.root_digest,
         rows=rows.rows,
         majority=float(np.bincount(rows.labels).max() / rows.rows),
         accuracy={name: float(hit.mean()) for name, hit in hits.items()},
-        balanced={name: _balanced(hit, rows) for name, hit in hits.items()},
+        balanced={name: balanced(hit, rows.labels) for name, hit in hits.items()},
         default=default if default in hits else None,
         intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
         calibration=calibration,
@@ -246,7 +246,7 @@ def _rows_of_classes(store: FeatureStore) -> tuple[int, int]:
     return min(counts.values(), default=0), max(counts.values(), default=0)
 
 
-def _ahead(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
+def ahead_notes(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
     """A note on each model that is right on more rows than the default one, by more than noise."""
     found = {name: row_verdict(hits[name], hits[default]) for name in hits if name != default and default in hits}
     return [
@@ -257,10 +257,11 @@ def _ahead(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
     ]
 
 
-def _balanced(hit: NDArray[np.bool_], rows: Shard) -> float:
-    """The mean over the classes of ``rows`` of the share of their rows that are right, by ``hit`` [n]."""
-    of = np.bincount(rows.labels)
-    return float((np.bincount(rows.labels, hit)[of > 0] / of[of > 0]).mean())
+def balanced(hit: NDArray[np.bool_], labels: NDArray[np.int32]) -> float:
+    """The mean over the classes that rows with ``labels`` [n] have of the share of their rows that are right, by
+    ``hit`` [n]."""
+    of = np.bincount(labels)
+    return float((np.bincount(labels, hit)[of > 0] / of[of > 0]).mean())
 
 
 def _uneven(store: FeatureStore, rows: Shard, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
@@ -277,7 +278,7 @@ def _uneven(store: FeatureStore, rows: Shard, hits: Mapping[str, NDArray[np.bool
     said = f"always naming {store.classes[int(of.argmax())]!r} is right on {100 * share:.2f} % of held-out rows"
     hardly = "no" if all(models[name].sum() <= most for name in low) else "hardly"
     said += f", {hardly} fewer than {first_few(low)}" if low else ""
-    means = first_few([f"{name} {100 * _balanced(models[name], rows):.2f} %" for name in low or models])
+    means = first_few([f"{name} {100 * balanced(models[name], rows.labels):.2f} %" for name in low or models])
     said += f"; balanced accuracy, the mean over classes: {means}"
     objects = store.objects()
     if low and share <= UNEVEN and all(name in objects and PRIVATE in objects[name].meta for name in low):
