@@ -170,6 +170,10 @@ def evaluate(
         calibration[PROBE] = against.probe.calibration
     shares = proven_shares(rows, store, settings, whole, progress) if proven else {}
     notes += _unproven(store, [name for name in whole if name not in shares]) if proven else []
+    lacking = {"no linear probe": probe and not no_probe(store), "no label is proven": proven}
+    if not whole and any(lacking.values()):
+        without, verb = " and ".join(what for what, asked in lacking.items() if asked), "compose" if names else "train"
+        notes.append(f"{without}: no model is composed yet; next: taftcache {verb} {typed(store.path)}")
     notes += [*ahead_notes(default, {name: hits[name] for name in whole if name in hits}), *_uneven(store, rows, hits)]
     return EvaluateReport(
         store=store.path,
