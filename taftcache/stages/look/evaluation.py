@@ -51,7 +51,7 @@ from taftcache.stages.look.seen import kept_notes
 from taftcache.stages.look.vectors import starts_blank
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
-from taftcache.stages.train.held_out import KeptLogits, hits_of, rows_right
+from taftcache.stages.train.held_out import KeptLogits, predicted_by, predicted_of
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.promises import promised
 from taftcache.stages.train.record import settings_of
@@ -153,7 +153,8 @@ def evaluate(
         models = _with_mean(store, names, without, settings)
     whole = [name for name in names if not is_component(name)]
     logits = KeptLogits.of(rows, whole if len(store.classes) > 1 else (), len(store.classes))
-    hits = hits_of(settings.base, settings.recipe, rows, models, progress, logits)
+    predicted = predicted_by(settings.base, settings.recipe, rows, models, progress, logits)
+    hits = {name: found == rows.labels for name, found in predicted.items()}
     if names and starts_blank(store):
         del hits[UNTOUCHED]
     if probe or (store.root.stable and store.nbytes <= SEARCHED):  # a bucket would send all of it
@@ -323,7 +324,7 @@ def held_out_score(store: FeatureStore, name: str, consent: Consent | None = Non
         return None
     rows = store.held_out
     kept = KeptLogits.of(rows, [name], len(store.classes))
-    right = rows_right(store, name, rows, consent, kept)
+    right = predicted_of(store, name, rows, consent, kept) == rows.labels
     return Score(
         accuracy=float(right.mean()),
         interval=accuracy_interval(right),
