@@ -65,11 +65,16 @@ def test_a_folder_says_what_was_left_out_and_what_was_trained_on(photographed, i
     for name in ("9", "2"):  # a class that the store does not have, and a file that is no image
         (root / name).mkdir(exist_ok=True)
     Image.fromarray(digits()[0][9]).save(root / "9" / "one.png")
-    (root / "2" / "broken.png").write_bytes(b"no image")
-    with pytest.raises(UnreadableImage, match=r"2/broken\.png"):
+    (root / "2" / "0.png").write_bytes(b"no image")
+    with pytest.raises(UnreadableImage, match=r"2/0\.png"):
         taftcache.evaluate_on(photographed, root)
-    report = taftcache.evaluate_on(photographed, root, overrides=["data.unreadable=skip"])
-    assert (report.rows, report.unknown, [*report.unreadable]) == (28, {"9": 1}, ["2/broken.png"])
+    named = {"9/one.png": "strange", "2/0.png": "broken"}
+    by = [named.get(f"{file.parent.name}/{file.name}", "own") for file in sorted(root.glob("*/*.png"))]
+    report = taftcache.evaluate_on(photographed, root, by=by, overrides=["data.unreadable=skip"])
+    assert [(g.value, g.rows) for g in report.groups] == [("own", 28)]
+    own = taftcache.evaluate(photographed).calibration[MEAN]
+    assert (report.calibration[MEAN].temperature, report.calibration[MEAN].rows) == (own.temperature, 28)
+    assert (report.rows, report.unknown, [*report.unreadable]) == (28, {"9": 1}, ["2/0.png"])
     assert report.balanced[MEAN] == report.accuracy[MEAN], "both classes have as many rows"
     left, without, copies = report.notes
     assert left.startswith("1 row left out, of classes that the store does not have: 9 (1)")
