@@ -58,7 +58,7 @@ from taftcache.report.paired import row_verdict
 from taftcache.stages.look.evaluation import accuracy_interval
 from taftcache.stages.look.probe import LOGISTIC, RIDGE, head_features, linear_probe, unfitted, untouched_base
 from taftcache.stages.progress import Silent
-from taftcache.stages.train.held_out import rows_right
+from taftcache.stages.train.held_out import predicted_of
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.solving import solve_component
 
@@ -117,7 +117,8 @@ def trained(path: Path, extracted: Path, prepare: dict[str, float]) -> dict[str,
         _, training = timed(lambda: taftcache.train(store))
         _, composing = timed(lambda: taftcache.compose(store))
         name = model_of(store.objects())
-        right, of_mean = (rows_right(store, each, store.held_out) for each in (name, MEAN))
+        labels = store.held_out.labels
+        right, of_mean = (predicted_of(store, each, store.held_out) == labels for each in (name, MEAN))
         shard, settings = store.shards[0], settings_of(store)
         again = partial(solve_component, settings, [shard], settings.train, Silent(), label=component_of(shard.name))
         _, alone = timed(again)

@@ -63,6 +63,7 @@ _USED = {
     "compare": ("name", *_IMAGES, "objective", "solver", "privacy", "compare"),
     "import": (*_PLACE, "device", *_VECTORS, "tangent.init", "tangent.seed"),
     "import --recipe": (*_PLACE, "device", *_VECTORS, "backbone", "preprocess", "store.cache", "tangent", "prior"),
+    "evaluate": ("data.image_key", "data.label_key", "data.root", "data.unreadable"),  # of other images
     "verify": ("device", "data", "backbone", "preprocess", "extract"),
 }
 """Sections, or single keys, of a recipe that a command uses; one that is not here uses all."""

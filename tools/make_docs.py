@@ -66,6 +66,7 @@ ALIKE = {
 ASKED = {
     "EstimateReport": "--dry-run",
     "PrivateTrainReport": "--private",
+    "EvaluateOnReport": "--on",
     "SampleReport": "--sample",
     "ShardReport": "--shard",
     "ClassReport": "--class",

@@ -391,18 +391,66 @@ def evaluate(
     proven: Annotated[
         bool, typer.Option("--proven", help="say how many labels the certificates show to be the exact optimum's")
     ] = False,
+    on: Annotated[
+        Path | None,
+        typer.Option(
+            "--on",
+            metavar="DATA",
+            help="judge these instead: a folder with one subfolder per class, a table of paths and labels, or a file of"
+            " arrays; for a store of vectors, a file of vectors with labels",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="COLUMN", help="of --on: the accuracy for each value of this column of its table"),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="of --on: data.image_key or data.label_key, the columns of paths and labels; data.root, what paths"
+            " start from; data.unreadable=skip (repeatable)",
+        ),
+    ] = None,
+    vectors: VectorsName = None,
+    labels: LabelsName = None,
+    weights: Weights = None,
+    allow_hub: AllowHub = False,
     as_json: Json = False,
 ) -> None:
-    """Measure accuracy on the held-out rows.
+    """Measure accuracy on held-out rows or another set.
 
     Covers every component and model, and the network before training unless its head begins at zero, each with its 95 %
     interval. Also says how far the default model's probabilities are off.
 
+    With --on, labelled images go through the frozen layers, a batch at a time, and nothing is written to the store.
+    Rows of classes that it does not have are left out.
+
     Example: taftcache evaluate stores/quickstart --probe
+
+    Example: taftcache evaluate stores/quickstart --on labels.csv --by species
     """
+    of_held_out = {"--without": without, "--probe": probe, "--proven": proven}
+    of_other: dict[str, object] = {"--by": by, "--set": set_, "--vectors": vectors, "--labels": labels}
+    of_other |= {"--weights": weights, "--allow-hub": allow_hub}
+    if asked := [name for name, given in (of_other if on is None else of_held_out).items() if given]:
+        raise RecipeError(
+            f"{asked[0]} is only for {'--on DATA' if on is None else 'the held-out rows, which --on replaces'}",
+            got=" ".join(asked),
+            do=f"leave it out, or {'name DATA' if on is None else 'leave --on out'}",
+        )
     with bars(as_json) as progress:
-        report = taftcache.evaluate(store, progress=progress, without=without or [], probe=probe, proven=proven)
-    print_report(report, as_json)
+        if on is None:
+            report = taftcache.evaluate(store, progress=progress, without=without or [], probe=probe, proven=proven)
+            print_report(report, as_json)
+            return
+        columns = None if vectors is None and labels is None else taftcache.Columns(vectors=vectors, labels=labels)
+        allowed = consent_to(weights=weights, hub=allow_hub)
+        found = taftcache.evaluate_on(
+            store, on, by=by, columns=columns, overrides=set_ or [], consent=allowed, progress=progress
+        )
+    print_report(found, as_json)
 
 
 @commands.command()

@@ -28,7 +28,8 @@ class Calibration:
     calibration error over 15 equal bins. chance: the error of probabilities like these that are exactly right, in the
     mean over labels drawn from them: nothing less is to be had from so many rows. rows: of how many held-out rows. For
     log_loss, error and chance each fifth of the rows has the temperature of the other four, so no row's own label
-    decides its probabilities.
+    decides its probabilities. Where ``evaluate_on`` judges another set, the rows are that set's, and T is that of the
+    held-out rows for all of them.
     """
 
     temperature: float
@@ -99,21 +100,38 @@ def calibration_of(logits: NDArray[np.floating], labels: NDArray[np.integer]) ->
     """
     if (of_all := temperature_of(logits, labels)) is None:
         return None
-    n, loss, gaps, drawn = len(labels), 0.0, np.zeros(BINS), np.zeros((DRAWS, BINS))
-    draw = np.random.default_rng(0)
+    found, n = ProbabilitySums(), len(labels)
     for part in range(min(PARTS, n)):
         others = np.flatnonzero(np.arange(n) % PARTS != part)[:FIRST]
-        temperature = fitted_temperature(logits[others], labels[others], of_all)
-        for z, y in _blocks(logits[part::PARTS], labels[part::PARTS]):
+        found.add(logits[part::PARTS], labels[part::PARTS], fitted_temperature(logits[others], labels[others], of_all))
+    return found.calibration(of_all)
+
+
+class ProbabilitySums:
+    """Sums over rows of what their probabilities are worth, a block of rows at a time."""
+
+    def __init__(self) -> None:
+        self.rows, self._loss = 0, 0.0
+        self._gaps, self._drawn, self._draw = np.zeros(BINS), np.zeros((DRAWS, BINS)), np.random.default_rng(0)
+
+    def add(self, logits: NDArray[np.floating], labels: NDArray[np.integer], temperature: float) -> None:
+        """Take in rows with logits [b,K] and ``labels`` [b], whose probabilities are softmax(z / ``temperature``)."""
+        self.rows += len(labels)
+        for z, y in _blocks(logits, labels):
             sums = np.exp(z / temperature).sum(1)
-            loss += float((np.log(sums) - z[np.arange(len(y)), y] / temperature).sum())
+            self._loss += float((np.log(sums) - z[np.arange(len(y)), y] / temperature).sum())
             surest = 1 / sums  # the largest logit is 0
             bins = np.clip(np.ceil(surest * BINS).astype(np.int64) - 1, 0, BINS - 1)
-            gaps += np.bincount(bins, (z.argmax(1) == y) - surest, BINS)
-            for gap in drawn:
-                gap += np.bincount(bins, (draw.random(len(y)) < surest) - surest, BINS)
-    error, chance = (float(np.abs(found).sum(-1).mean()) / n for found in (gaps, drawn))
-    return Calibration(temperature=of_all, log_loss=loss / n, error=error, chance=chance, rows=n)
+            self._gaps += np.bincount(bins, (z.argmax(1) == y) - surest, BINS)
+            for gap in self._drawn:
+                gap += np.bincount(bins, (self._draw.random(len(y)) < surest) - surest, BINS)
+
+    def calibration(self, temperature: float) -> Calibration:
+        """The ``Calibration`` of all rows so far, which says that this is the ``temperature``."""
+        error, chance = (float(np.abs(sums).sum(-1).mean()) / self.rows for sums in (self._gaps, self._drawn))
+        return Calibration(
+            temperature=temperature, log_loss=self._loss / self.rows, error=error, chance=chance, rows=self.rows
+        )
 
 
 def _blocks(

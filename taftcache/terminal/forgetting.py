@@ -136,6 +136,10 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     if report.held_out is not None:
         fewer = f", with {counted(len(report.classes), 'class')} fewer to choose from" if report.classes else ""
         lines.append(accuracies(report.held_out) + fewer)
+        labels = counted(report.held_out.labels_changed, "label")
+        moved = report.held_out.largest_change
+        most = "" if moved is None else f", and the largest change of a logit is {moved:.2g}"
+        lines.append(f"of these rows {labels} changed{most}")
     return [*lines, *(f"note: {note}" for note in report.notes)]
 
 

@@ -392,12 +392,18 @@ def show_query_influence(report: QueryInfluence) -> None:
     """The samples behind one prediction."""
     OUT.print(f"{report.query}: {report.label}, logit {report.logit:.3f} by {report.model}")
     solved = ("solved without it", "±") if any(s.solved is not None for s in report.samples) else ()
-    table = Table("sample", "class", "shard", "without it the logit changes by", *solved)
+    table = Table("sample", "class", "shard", "at this λ, without it the logit changes by", *solved)
     for s in report.samples:
         exact = ("",) * len(solved) if s.solved is None or s.bound is None else (f"{s.solved:+.4f}", at_most(s.bound))
         table.add_row(s.sample, s.label, s.shard, f"{s.change:+.4f}", *exact)
     print_table(table)
-    OUT.print(f"{report.method}, residual {report.residual:.0e}, {counted(report.passes, 'pass')}")
+    values = first_few([f"{ridge:.1e}" for ridge in dict.fromkeys(report.ridges.values())])
+    how = f"{report.method} at λ = {values}, held fixed"
+    OUT.print(f"{how}; residual {report.residual:.0e}, {counted(report.passes, 'pass')}")
+    for s in report.samples:
+        if s.ridge is not None and s.ridge not in report.ridges.values():
+            OUT.print(f"  {s.sample} was solved without it at another λ, which moves it too: {s.ridge:.1e}")
+    print_notes(report.notes)
 
 
 def _activations(a: Activations, dtype: str) -> Text:

@@ -39,11 +39,14 @@ if TYPE_CHECKING:
     from taftcache.stages.extract.estimation import EstimateReport
     from taftcache.stages.extract.extraction import ExtractReport
     from taftcache.stages.extract.growth.reporting import AppendReport
+    from taftcache.stages.files.labelled_set import EvaluateOnReport
     from taftcache.stages.look.evaluation import Against, EvaluateReport
     from taftcache.stages.look.prediction import PredictReport
     from taftcache.stages.run import RunReport
     from taftcache.stages.train.composing import ComposeReport
     from taftcache.stages.train.training import TrainReport
+
+GROUPS = 50  # that are printed
 
 
 def show_run(report: RunReport, command: str = "taftcache run") -> None:
@@ -286,14 +289,45 @@ def show_evaluate(report: EvaluateReport) -> None:
         "model", "accuracy", "95 % interval", *proven, title=counted(report.rows, "held-out row"), title_justify="left"
     )
     for name, value in report.accuracy.items():
-        low, high = report.intervals[name]
         share = [f"{at_least(round(100 * report.proven[name], 9), '.3g')} %"] if name in report.proven else []
         title = _TITLES[name] if name == UNTOUCHED else name  # without a name in the store, it has one in words
-        table.add_row(title, f"{100 * value:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}", *share)
+        table.add_row(title, f"{100 * value:.2f} %", _points(report.intervals[name]), *share)
     print_table(table)
     if beside := _beside_accuracy(report):
         say(*beside)
     print_notes(report.notes)
+
+
+def show_evaluate_on(report: EvaluateOnReport) -> None:
+    """Accuracy of every model on another labelled set, and of the default one on each group of it."""
+    say(counted(report.rows, "row") + (f" of {report.data}" if report.data is not None else ""))
+    table = Table("model", "accuracy", "95 % interval", "balanced")
+    for name, value in report.accuracy.items():
+        shares = f"{100 * value:.2f} %", _points(report.intervals[name]), f"{100 * report.balanced[name]:.2f} %"
+        table.add_row(_TITLES[name] if name == UNTOUCHED else name, *shares)
+    print_table(table)
+    name = _TITLES.get(report.default, report.default)
+    if (own := report.calibration.get(report.default)) is not None:
+        worth = _worth(own.log_loss, own.error, own.chance, own.telling)
+        say(f"{name}: {worth}; T = {own.temperature:g}, of the store's held-out rows: it is not fitted to these")
+    if report.groups:
+        say(f"{name}, the worst group first:")
+        table = Table(report.by or "group", "rows", "accuracy", "95 % interval")
+        for group in report.groups[:GROUPS]:
+            accuracy = f"{100 * group.accuracy:.2f} %"
+            table.add_row(group.value or "(no value)", f"{group.rows:,}", accuracy, _points(group.interval))
+        print_table(table)
+        if (more := len(report.groups) - GROUPS) > 0:
+            say(f"and {counted(more, 'group')} more, which --json lists")
+    print_notes(report.notes)
+    for id, reason in report.unreadable.items():
+        note(f"left out: {id}: {reason}")
+
+
+def _points(interval: tuple[float, float]) -> str:
+    """The 95 % interval of an accuracy, in per cent."""
+    low, high = interval
+    return f"{100 * low:.1f} to {100 * high:.1f}"
 
 
 def show_predict(report: PredictReport, file: Path | None = None) -> None:

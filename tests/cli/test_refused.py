@@ -322,6 +322,16 @@ def test_a_recipe_is_taken_for_its_store(cli, store, tmp_path):
     assert cli("train", "quickstarts").err.count("quickstart") == 3
 
 
+def test_options_of_another_labelled_set_and_of_the_held_out_rows_do_not_mix(cli, finished, images):
+    refused(cli("evaluate", finished, "--by", "site"), 2, "--by is only for --on DATA", "name DATA")
+    refused(
+        cli("evaluate", finished, "--on", images, "--probe"),
+        2,
+        "--probe is only for the held-out rows",
+        "leave --on out",
+    )
+
+
 def test_a_store_without_a_model_says_how_to_get_one(cli, tmp_path):
     x = np.random.default_rng(0).standard_normal((30, 4)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x, y=np.arange(30) % 2, ids=np.array([f"r{k}" for k in range(30)]))

@@ -43,6 +43,7 @@ COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "change
 COMPOSE |= {"coefficients", "dropped", "held_out", "certificate", "moved", "passes", "seconds", "notes"}
 EVALUATE = {"store", "root_digest", "rows", "accuracy", "default", "intervals", "against", "proven", "notes"}
 EVALUATE |= {"outdated", "calibration", "majority", "balanced"}
+EVALUATE_ON = EVALUATE - {"against", "proven"} | {"data", "by", "groups", "unknown", "unreadable"}
 PREDICT = {"store", "root_digest", "model", "predictions", "notes", "unreadable"}
 PREDICTION = {"image", "labels", "logits", "margin", "alike", "index", "probabilities"}
 FIND = {"store", "root_digest", "rows", "found", "notes"}
@@ -103,7 +104,8 @@ COMPARE = {"store", "digests", "rows", "held_out", "classes", "backbone", "seeds
 COMPARE |= {"machine", "date", "libraries", "recipe", "kept", "notes", "shards"}
 INFLUENCE = {"store", "model", "sample", "label", "shard", "moved", "distance_bound", "own_logit", "own_logit_without"}
 INFLUENCE |= {"own_label", "own_label_without", "held_out", "labels_changed", "largest_change", "ridge", "passes"}
-QUERY = {"store", "model", "query", "label", "logit", "method", "residual", "samples", "passes"}
+QUERY = {"store", "model", "query", "label", "logit", "method", "residual", "samples", "passes", "ridges"}
+QUERY |= {"notes"}
 COMPONENT = {"store", "root_digest", "component", "file", "bytes", "base_digest", "rows", "changed", "replaced"}
 COMPONENT |= {"next", "notes"}
 CERTIFICATE = {"gradient", "gradient_at_zero", "ridge", "objective", "rows"}
@@ -135,6 +137,7 @@ def test_json_of_every_command(cli, store, images, tmp_path):
         (("train", store), TRAIN),
         (("compose", store), COMPOSE),
         (("evaluate", store), EVALUATE),
+        (("evaluate", store, "--on", images), EVALUATE_ON),
         (("predict", store, next(images.glob("*/*.png")), "--device", "cpu"), PREDICT),
         (("find", store, next(images.glob("*/*.png"))), FIND),
         (("export-model", store, tmp_path / "model"), EXPORT_MODEL),
@@ -209,6 +212,9 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
     file = toml(tmp_path / "tiny.toml", store)
     with FeatureStore(store) as opened:
         sample, root = opened.shards[0].sample_ids[0], opened.root_digest
+    files = [f"{file},{file.parent.name},{'old' * (k % 2)}" for k, file in enumerate(images.glob("*/*.png"))]
+    seen = tmp_path / "seen.csv"
+    seen.write_text("\n".join(["path,label,camera", *files]))
     for arguments, says in [
         (("init", images, "-o", tmp_path / "mine.toml"), ["3 classes", "held out", "stores/mine", "run "]),
         (("run", file), ["Nothing to do", "held-out", root[:16], f"evaluate {store} --probe"]),
@@ -224,6 +230,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
         (("inspect", store, "--shard", "000"), ["digits/", "(train)", "sampled now", "‖Δw−Δw*‖"]),
         (("inspect", store, "--class", "7", "--ids"), ["digits/"]),
         (("evaluate", store, "--without", "001"), ["mean of 1 of 2 components"]),
+        (("evaluate", store, "--on", seen, "--by", "camera"), [f"42 rows of {seen}", "camera", "(no value)", "T = "]),
         (("export", store, tmp_path / "out.npz", "--format", "npz"), ["out.npz", "rows of root"]),
         (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), ["report.html", "samples"]),
         (("verify", store), ["every object has the digest"]),

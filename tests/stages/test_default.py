@@ -21,7 +21,7 @@ from taftcache.errors import ArgumentError
 from taftcache.model.calibration import calibration_of
 from taftcache.model.component import read_base, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import PRIVATE, is_model
+from taftcache.names import PRIVATE, is_component, is_model
 from taftcache.recipe import parse_recipe
 from taftcache.report.paired import row_verdict
 from taftcache.stages.look import probe as probing
@@ -80,6 +80,21 @@ def test_what_is_elsewhere_is_left_out_or_private_leaves_the_mean(default, tmp_p
         assert taftcache.compose(store).models == ["models/mean"]
         notes = taftcache.evaluate(store, probe=True).notes
         assert [note for note in notes if "private" in note]
+
+
+def test_without_a_composed_model_a_note_says_why_there_is_neither_probe_nor_proof(default, tmp_path):
+    path, _ = default
+    with open_store(shutil.copytree(path, tmp_path / "store")) as store:
+        with store.transaction() as change:
+            for name in filter(is_model, store.objects()):
+                if not is_component(name):
+                    change.drop(name)
+        for asked, says in (({"probe": True}, "no linear probe"), ({"proven": True}, "no label is proven")):
+            (note,) = [n for n in taftcache.evaluate(store, **asked).notes if "compose" in n]
+            assert note == f"{says}: no model is composed yet; next: taftcache compose {store.path}"
+        (note,) = [n for n in taftcache.evaluate(store, probe=True, proven=True).notes if "compose" in n]
+        assert note.startswith("no linear probe and no label is proven: ")
+        assert taftcache.evaluate(store).default is None
 
 
 def test_forgetting_renews_the_exact_model(default, tmp_path):

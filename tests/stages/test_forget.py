@@ -14,8 +14,10 @@ import taftcache
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, SolveError, StoreError, UnknownSample, UntrustedStore
+from taftcache.names import counted
 from taftcache.stages.forget import forgetting
 from taftcache.stages.train import held_out
+from taftcache.terminal.forgetting import forgotten_lines
 from tests.cache.making import create, fill, names
 from tests.stages.making import commits, open_store, recipe, tree
 
@@ -203,9 +205,19 @@ def some_id(path: Path, shard: str) -> str:
 
 
 def test_the_accuracy_before_and_after_is_what_evaluate_measures(store):
+    with FeatureStore(store) as opened:
+        z = taftcache.logits(opened, opened.held_out, device="cpu")
     before = taftcache.evaluate(store)
-    found = forget(store, some_id(store, "001")).held_out
-    after = taftcache.evaluate(store)
+    report = forget(store, some_id(store, "001"))
+    found, after = report.held_out, taftcache.evaluate(store)
+    with FeatureStore(store) as opened:
+        moved = taftcache.logits(opened, opened.held_out, device="cpu")
+    changed = int((z.argmax(1) != moved.argmax(1)).sum())
+    assert (found.labels_changed, found.largest_change) == (changed, pytest.approx(np.abs(moved - z).max(), rel=1e-4))
+    assert forgotten_lines(report)[-1 - len(report.notes)] == (
+        f"of these rows {counted(changed, 'label')} changed, and the largest change of a logit is "
+        f"{found.largest_change:.2g}"
+    )
     assert found.models == (before.default, after.default) == ("models/mean", "models/mean")
     assert found.rows == before.rows
     assert found.accuracy == (before.accuracy[before.default], after.accuracy[after.default])
@@ -215,14 +227,13 @@ def test_the_accuracy_before_and_after_is_what_evaluate_measures(store):
 
 def test_of_a_held_out_row_that_leaves_nothing_counts_before(store, monkeypatch):
     gone = some_id(store, "held-out")
-    right = held_out.rows_right
 
-    def only_first(opened, name, rows, consent=None):
+    def only_first(opened, name, rows, consent=None, kept=None):
         """The row that leaves is the only one that was right."""
-        hits = right(opened, name, rows, consent)
-        return (np.asarray(rows.sample_ids) == gone) & np.ones_like(hits)
+        wrong = (rows.labels + 1) % len(opened.classes)
+        return np.where(np.asarray(rows.sample_ids) == gone, rows.labels, wrong)
 
-    monkeypatch.setattr(held_out, "rows_right", only_first)
+    monkeypatch.setattr(held_out, "predicted_of", only_first)
     found = forget(store, gone).held_out
     assert (found.accuracy, found.verdict) == ((0.0, 0.0), "within noise")
 

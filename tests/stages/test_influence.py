@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 import taftcache
 from taftcache.cache.store import FeatureStore
@@ -24,6 +25,7 @@ from taftcache.solve.leave_one_out import leave_one_out, moves
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.look import influence
+from taftcache.stages.look.influence import CHOSEN_AGAIN
 from taftcache.stages.look.inside.samples import inspect_sample
 from taftcache.stages.look.leaving import moved_by_each
 from taftcache.stages.look.scoring import Scorer
@@ -240,6 +242,31 @@ def test_where_there_is_no_closed_form_the_first_are_solved(tmp_path, monkeypatc
     assert [s.solved is not None for s in report.samples] == [True, False, False]
     first = report.samples[0]
     assert first.bound < abs(first.solved)
+    assert (first.ridge, report.samples[1].ridge, {*report.ridges.values()}, report.notes) == (1.0, None, {1.0}, [])
+
+
+def test_a_query_says_at_which_ridge_its_changes_hold(tmp_path, capsys):
+    """A forget chose λ = 0.01 in place of 0.1, and moved a logit by twice what was said, without a word."""
+    x, y = load_digits(return_X_y=True)
+    some = np.random.default_rng(3).permutation(len(x))[:69]
+    path, ids = tmp_path / "s", [f"r{k:03}" for k in range(69)]
+    taftcache.import_vectors(x[some], y[some], path, ids=ids, overrides=["store.shards=1"])
+    taftcache.train(path)
+    taftcache.compose(path)
+    with FeatureStore(path) as store:
+        query = store.held_out.sample_ids[0]
+        report = taftcache.query_influence(store, query, top=69)
+        one = next(
+            s for s in report.samples if (own := taftcache.sample_influence(store, s.sample)).ridge[0] != own.ridge[1]
+        )
+        ridge = own.ridge[0]
+    assert (report.method, report.ridges, report.notes) == ("closed form", {"components/000": ridge}, [CHOSEN_AGAIN])
+    assert one.ridge is None
+    with pytest.raises(SystemExit, match="0"):
+        main(["influence", str(path), "--query", query])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"closed form at λ = {ridge:.1e}, held fixed" in said
+    assert "forget chooses it again" in said
 
 
 def test_without_a_sample_the_exact_model_goes_on_from_its_dual_vectors(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 import taftcache
 from taftcache.names import UNTOUCHED
 from taftcache.stages.look.evaluation import _uneven
-from taftcache.stages.train.held_out import rows_right
+from taftcache.stages.train.held_out import predicted_of
 from taftcache.terminal.forgetting import forgotten_lines
 from tests.stages.making import open_store, recipe, write_images
 
@@ -36,7 +36,7 @@ def test_a_rare_class_that_accuracy_hides_is_said(tmp_path, digit, found):
     with open_store(tmp_path / "store") as store:
         report, ids = taftcache.evaluate(store), np.array(store.held_out.sample_ids)
         other = store.held_out.labels == store.classes.index("other")
-        right = rows_right(store, "models/mean", store.held_out)
+        right = predicted_of(store, "models/mean", store.held_out) == store.held_out.labels
         (level,) = _uneven(store, store.held_out, {"models/mean": other, "components/000": ~other})
         assert ", no fewer than models/mean; balanced accuracy, the mean over classes: models/mean 50.00 %;" in level
         taftcache.forget(store, ids[~other].tolist())

@@ -28,6 +28,7 @@ def test_a_class_that_loses_its_training_rows_alone_is_said_to_be_unlearned(tmp_
         report = taftcache.forget(store, trained)
         (note,) = (note for note in report.notes if UNLEARNED in note)
         assert note.startswith(f"no training row is left {said}")
+        assert "count in accuracies, and in what probabilities are worth and their temperature;" in note
         assert note.endswith(f"taftcache forget {tmp_path / 'store'} --class wasp")
         assert not any("wasp" in note or UNLEARNED in note for note in taftcache.receipts(store).receipts[0].notes)
         assert f"1 of 3 classes held out without a training row, {UNLEARNED}: wasp" in taftcache.inspect(store).notes

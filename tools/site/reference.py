@@ -58,9 +58,9 @@ AREAS = (
         "looking",
         "Looking",
         "How good the models are, what the rows say, which samples matter, and the paper's tables.",
-        "evaluate inspect inspect_recipe inspect_shard inspect_class inspect_component inspect_sample list_samples "
-        "find suspects duplicates outliers sample_influence query_influence show to_json StoreView write_report "
-        "compare",
+        "evaluate evaluate_on inspect inspect_recipe inspect_shard inspect_class inspect_component inspect_sample "
+        "list_samples find suspects duplicates outliers sample_influence query_influence show to_json StoreView "
+        "write_report compare",
     ),
     Area(
         "forgetting",
@@ -85,8 +85,8 @@ AREAS = (
         "records",
         "Records and types",
         "What reports hold, and what arguments may be, to annotate a program with.",
-        "Place Picture Overrides Loss Executor Layout Score Calibration Alike Match Against Probe Fault Integrity "
-        "ShardFigures ClassInShard Activations Suspect Outlier Pair InfluentialSample RidgeChoice SolveStats "
+        "Place Picture Overrides Loss Executor Layout Score Calibration Alike Match Against GroupAccuracy Probe Fault "
+        "Integrity ShardFigures ClassInShard Activations Suspect Outlier Pair InfluentialSample RidgeChoice SolveStats "
         "JudgedCertificate RenewedCertificate CheckedCertificate HeldOutChange Receipt Proof Answer Finding Pin Budget "
         "CompareSpec ExtractSpec ForgetSpec",
     ),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from math import isfinite
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from PIL import Image
 
@@ -87,6 +87,14 @@ class Source(Protocol):
     def missing(self) -> list[str]:
         """Ids of images whose files are not there; most sources list only files that are."""
         return []
+
+    def column(self, name: str) -> Sequence[Any]:
+        """What a table has for each of ``items`` in its column ``name``; DataError where no table lists the images."""
+        raise DataError(
+            f"the images are of no table, and have no column {name!r}",
+            got=f"images such as {self.items[0].id}",
+            do="list them in a table (.csv, .tsv, .parquet) with their paths, their labels and this column",
+        )
 
 
 def any_numbered(*sources: Source | None) -> bool:

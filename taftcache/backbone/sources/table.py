@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -49,7 +50,8 @@ class TableSource(Source):
         knows: Knows = None,
     ) -> None:
         parts = splits_in(place)
-        table = read_table(place, split or "")
+        self._place, self._read = place, partial(read_table, place, split or "")
+        table = self._read()
         images = _column(place, table, image_key, "name the column of images: --set data.image_key=COLUMN")
         labels = _column(place, table, label_key, "name the column of labels: --set data.label_key=COLUMN")
         self._root, self._images, self._below = root or (place if parts else place.parent), images, below
@@ -84,6 +86,11 @@ class TableSource(Source):
     def missing(self) -> list[str]:
         values = [(item.id, self._images[row]) for item, row in zip(self.items, self._rows, strict=True)]
         return [id for id, value in values if _content(value) is None and not (self._root / _path(value)).exists()]
+
+    def column(self, name: str) -> list[Any]:
+        # read again, because few commands ask for more columns than a source needs
+        values = _column(self._place, self._read(), name, "name one of these")
+        return [values[row] for row in self._rows]
 
     def _ids(self, place: Path, key: str, prefix: str, name: str, knows: Knows) -> list[str]:
         """An id for every row, also of other splits: which kind of ids a table gives does not depend on the split."""

@@ -214,7 +214,7 @@ def open_images(
         source, test = open_source(data, knows)
     sources = [part for part in (source, test) if part is not None]
     numbered = [] if store and FeatureStore.exists(store) else numbered_note(data, *sources)
-    notes = [*_aside_notes(sources), *_split_notes(data, source), *numbered]
+    notes = [*aside_notes(sources), *_split_notes(data, source), *numbered]
     folders = {name for part in sources for name in part.info.empty}
     empty = [{*part.info.empty, *part.info.unused} for part in sources]
     if unknown := set[str]().union(*empty):
@@ -336,7 +336,7 @@ def _split_notes(data: DataSpec, source: Source) -> list[str]:
     return splits_note(trained, data.test_split if both else None, named)
 
 
-def _aside_notes(sources: Sequence[Source]) -> list[str]:
+def aside_notes(sources: Sequence[Source]) -> list[str]:
     """Notes on images in folders that are left out; none if there are none."""
     aside = [path for source in sources for path in source.info.aside]
     loose = [path for path in aside if suffix(path) in SUFFIXES and path.isprintable()]

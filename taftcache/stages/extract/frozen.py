@@ -80,8 +80,10 @@ def made_from(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[
 
 def same_rows(store: FeatureStore, recipe: Recipe) -> Recipe:
     """The recipe, changed to ask for the kind of rows that the store has, whatever has been trained on them since."""
-    rows = store.identity.get("cut", {}).get("rows", recipe.store.cache)
-    return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, cache=rows))
+    cut = store.identity.get("cut", {})
+    tangent = msgspec.structs.replace(recipe.tangent, blocks=cut.get("start", recipe.tangent.blocks) or 0)
+    kept = msgspec.structs.replace(recipe.store, cache=cut.get("rows", recipe.store.cache))
+    return msgspec.structs.replace(recipe, store=kept, tangent=tangent)
 
 
 class Collected:

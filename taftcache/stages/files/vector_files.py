@@ -30,8 +30,9 @@ _AGAIN = "write it again, without Python objects: texts as array.astype(str)"
 _LABELS = "name them: --labels, or Columns(labels=…)"
 
 
-def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> Vectors:
-    """The vectors of a file, with labels and ids from it or from files that ``columns`` names.
+def open_vectors(path: Path, columns: Columns, scratch: Path | None = None, aside: str | None = None) -> Vectors:
+    """The vectors of a file, with labels and ids from it or from files that ``columns`` names. The column ``aside`` of
+    a CSV file is no part of a vector either.
 
     An npy file and an uncompressed npz archive are mapped. A Parquet file, whose rows cannot be read one by one, is
     copied once, group by group, into a nameless file below ``scratch``.
@@ -45,7 +46,7 @@ def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> V
         if path.suffix.lower() == ".npy":
             return _from_npy(path, columns)
         if path.suffix.lower() in _TABLES:
-            return _from_text(path, columns)
+            return _from_text(path, columns, aside)
         return _from_npz(path, columns) if path.suffix.lower() == ".npz" else _from_parquet(path, columns, scratch)
     except MemoryError as error:
         raise DataError(
@@ -125,7 +126,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
     return Vectors.of(path, values, labels, ids, splits=beside.splits())
 
 
-def _from_text(path: Path, columns: Columns) -> Vectors:
+def _from_text(path: Path, columns: Columns, aside: str | None) -> Vectors:
     """A CSV or TSV file: whatever is neither labels nor ids is a column of numbers."""
     table = read_table(path).columns
     names = columns.within(table)
@@ -135,7 +136,7 @@ def _from_text(path: Path, columns: Columns) -> Vectors:
                 f"{path} has no column of vectors, but one for each of their numbers", got=name, do="leave its name out"
             )
     numbers = []
-    for name in [name for name in table if name not in (names.labels, names.ids, NAMES, SPLIT)]:
+    for name in [name for name in table if name not in (names.labels, names.ids, NAMES, SPLIT, aside)]:
         try:
             if not name:
                 raise ValueError("a column without a name, as pandas has for its index")
@@ -148,6 +149,41 @@ def _from_text(path: Path, columns: Columns) -> Vectors:
     beside = _Beside(path, columns, table)
     values = np.stack(numbers, 1) if numbers else np.empty((0, 0))
     return Vectors.of(path, values, beside.labels(names), beside.ids(names), splits=beside.splits())
+
+
+def column_of(path: Path, columns: Columns, name: str) -> list[Any]:
+    """A further column or array [n] of a file that ``open_vectors`` took or, if its labels are in a table, of that.
+
+    Raises:
+        DataError: there is none of this name, or it cannot be read.
+    """
+    labels = columns.labels
+    place = local_path(labels) if labels is not None and Path(labels).suffix in _TABLES else path
+    there: list[str] = []
+    found: Any = None
+    try:
+        if place.suffix.lower() in _TABLES:
+            table = read_table(place).columns
+            there, found = [*table], table.get(name)
+        elif place.suffix.lower() == ".npz":
+            with zipfile.ZipFile(place) as archive:
+                members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+                there = [*members]
+                if name in members:
+                    check_expansion(place, members[name].file_size, place.stat().st_size)
+                    found = read_member(archive, members[name]).tolist()
+        elif place.suffix.lower() != ".npy":
+            from pyarrow import parquet
+
+            with parquet.ParquetFile(place) as file:
+                there = file.schema_arrow.names
+                if name in there:
+                    found = [v for batch in parquet_batches(place, file, [name]) for v in batch[name].to_pylist()]
+    except FAULTS as error:
+        raise DataError(f"the column {name!r} of {place} cannot be read", got=str(error), do=_AGAIN) from error
+    if found is None:
+        raise DataError(f"{place} has no column {name!r}", got=_listed(there) or "vectors alone", do="name another")
+    return [*found]
 
 
 def vectors_of_hdf5(file: FeatureFile, columns: Columns) -> Vectors:

@@ -379,7 +379,8 @@ def _unlearned(store: FeatureStore, plan: ForgetPlan, *, dry_run: bool = False) 
     return [
         f"no training row {is_left} of {counted(len(names), 'class')}, which cannot be learned: {first_few(names)}; "
         f"{counted(held, 'held-out row')} keep{'s' if held == 1 else ''} {them(len(names))} in the list of classes, "
-        f"and count{'s' if held == 1 else ''} in accuracies; to remove both: taftcache forget {typed(store.path)} "
+        f"and count{'s' if held == 1 else ''} in accuracies, and in what probabilities are worth and their temperature;"
+        f" to remove both: taftcache forget {typed(store.path)} "
         f"{options}{' and so on' if len(names) > 5 else ''}"
     ]
 

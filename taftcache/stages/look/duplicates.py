@@ -210,7 +210,7 @@ class Hashes:
 
     def add(self, rows: slice, tokens: NDArray[Any]) -> None:
         """Take in the ``tokens`` of some rows of the table."""
-        self.hashes[rows] = _hashes(np.ascontiguousarray(tokens))
+        self.hashes[rows] = row_hashes(np.ascontiguousarray(tokens))
         self.read[rows] = True
 
     def leaked(self) -> list[str]:
@@ -235,7 +235,7 @@ def copies_of(store: FeatureStore, samples: Collection[str], progress: Progress)
         if tokens is None:
             damaged.append(name)
         else:
-            staged.update(zip(ids, _hashes(tokens), strict=True))
+            staged.update(zip(ids, row_hashes(tokens), strict=True))
     if not any(store.holds(sample) or sample in staged for sample in named):
         return [], []
     found = Hashes.of(store, progress)
@@ -245,5 +245,5 @@ def copies_of(store: FeatureStore, samples: Collection[str], progress: Progress)
     return [*found.ids_like(sought, ~these), *more], list(dict.fromkeys([*found.damaged, *damaged]))
 
 
-def _hashes(tokens: NDArray[Any]) -> list[bytes]:
+def row_hashes(tokens: NDArray[Any]) -> list[bytes]:
     return [blake3(row.tobytes()).digest(length=HASH) for row in tokens]

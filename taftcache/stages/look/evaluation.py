@@ -53,7 +53,7 @@ from taftcache.stages.look.seen import kept_notes
 from taftcache.stages.look.vectors import starts_blank
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
-from taftcache.stages.train.held_out import KeptLogits, hits_of, rows_right
+from taftcache.stages.train.held_out import KeptLogits, predicted_by, predicted_of
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.promises import promised
 from taftcache.stages.train.record import settings_of
@@ -155,7 +155,8 @@ def evaluate(
         models = _with_mean(store, names, without, settings)
     whole = [name for name in names if not is_component(name)]
     logits = KeptLogits.of(rows, whole if len(store.classes) > 1 else (), len(store.classes))
-    hits = hits_of(settings.base, settings.recipe, rows, models, progress, logits)
+    predicted = predicted_by(settings.base, settings.recipe, rows, models, progress, logits)
+    hits = {name: found == rows.labels for name, found in predicted.items()}
     if names and starts_blank(store):
         del hits[UNTOUCHED]
     if probe or (store.root.stable and store.nbytes <= SEARCHED):  # a bucket would send all of it
@@ -174,14 +175,18 @@ def evaluate(
     shares = proven_shares(rows, store, settings, whole, progress) if proven else {}
     notes += _unproven(store, [name for name in whole if name not in shares]) if proven else []
     notes += _of_groups(store, rows)
-    notes += [*_ahead(default, {name: hits[name] for name in whole if name in hits}), *_uneven(store, rows, hits)]
+    lacking = {"no linear probe": probe and not no_probe(store), "no label is proven": proven}
+    if not whole and any(lacking.values()):
+        without, verb = " and ".join(what for what, asked in lacking.items() if asked), "compose" if names else "train"
+        notes.append(f"{without}: no model is composed yet; next: taftcache {verb} {typed(store.path)}")
+    notes += [*ahead_notes(default, {name: hits[name] for name in whole if name in hits}), *_uneven(store, rows, hits)]
     return EvaluateReport(
         store=store.path,
         root_digest=store.root_digest,
         rows=rows.rows,
         majority=float(np.bincount(rows.labels).max() / rows.rows),
         accuracy={name: float(hit.mean()) for name, hit in hits.items()},
-        balanced={name: _balanced(hit, rows) for name, hit in hits.items()},
+        balanced={name: balanced(hit, rows.labels) for name, hit in hits.items()},
         default=default if default in hits else None,
         intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
         calibration=calibration,
@@ -262,7 +267,7 @@ def _rows_of_classes(store: FeatureStore) -> tuple[int, int]:
     return min(counts.values(), default=0), max(counts.values(), default=0)
 
 
-def _ahead(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
+def ahead_notes(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
     """A note on each model that is right on more rows than the default one, by more than noise."""
     found = {name: row_verdict(hits[name], hits[default]) for name in hits if name != default and default in hits}
     return [
@@ -273,10 +278,11 @@ def _ahead(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
     ]
 
 
-def _balanced(hit: NDArray[np.bool_], rows: Shard) -> float:
-    """The mean over the classes of ``rows`` of the share of their rows that are right, by ``hit`` [n]."""
-    of = np.bincount(rows.labels)
-    return float((np.bincount(rows.labels, hit)[of > 0] / of[of > 0]).mean())
+def balanced(hit: NDArray[np.bool_], labels: NDArray[np.int32]) -> float:
+    """The mean over the classes that rows with ``labels`` [n] have of the share of their rows that are right, by
+    ``hit`` [n]."""
+    of = np.bincount(labels)
+    return float((np.bincount(labels, hit)[of > 0] / of[of > 0]).mean())
 
 
 def _uneven(store: FeatureStore, rows: Shard, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
@@ -293,7 +299,7 @@ def _uneven(store: FeatureStore, rows: Shard, hits: Mapping[str, NDArray[np.bool
     said = f"always naming {store.classes[int(of.argmax())]!r} is right on {100 * share:.2f} % of held-out rows"
     hardly = "no" if all(models[name].sum() <= most for name in low) else "hardly"
     said += f", {hardly} fewer than {first_few(low)}" if low else ""
-    means = first_few([f"{name} {100 * _balanced(models[name], rows):.2f} %" for name in low or models])
+    means = first_few([f"{name} {100 * balanced(models[name], rows.labels):.2f} %" for name in low or models])
     said += f"; balanced accuracy, the mean over classes: {means}"
     objects = store.objects()
     if low and share <= UNEVEN and all(name in objects and PRIVATE in objects[name].meta for name in low):
@@ -348,7 +354,7 @@ def held_out_score(store: FeatureStore, name: str, consent: Consent | None = Non
         return None
     rows = store.held_out
     kept = KeptLogits.of(rows, [name], len(store.classes))
-    right = rows_right(store, name, rows, consent, kept)
+    right = predicted_of(store, name, rows, consent, kept) == rows.labels
     return Score(
         accuracy=float(right.mean()),
         interval=accuracy_interval(right),

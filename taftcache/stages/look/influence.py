@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,10 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource
 
+CHOSEN_AGAIN = (
+    'λ is "auto": these changes hold λ as it is, and forget chooses it again from the rows that stay; where that is '
+    "another λ, predictions change by more or less; influence --sample ID says so of one sample"
+)
 SOLVED = 3  # without a closed form, the model is also solved without each of the first so many samples
 
 
@@ -73,8 +77,9 @@ class SampleInfluence(Report):
 class InfluentialSample:
     """A training sample that moved a prediction.
 
-    change: what its removal would add to the predicted logit. solved: the same, from a solve without the sample, if
-    there was one. bound: a certified bound on ``solved``.
+    change: what its removal would add to the predicted logit if λ stayed as it is. solved: what it adds in a solve
+    without the sample, if there was one; λ "auto" is chosen again for that, as in ``forget``. bound: a certified bound
+    on ``solved``. ridge: λ of that solve.
     """
 
     sample: str
@@ -83,6 +88,7 @@ class InfluentialSample:
     change: float
     solved: float | None = None
     bound: float | None = None
+    ridge: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +96,11 @@ class QueryInfluence(Report):
     """The training samples that moved one prediction most.
 
     query: the image, or what was given. label: the predicted class. logit: the logit of that class. method: how:
-    "closed form" is exact leave-one-out; "estimated leverages" leave-one-out by what a row has of the prediction with
-    itself as the kernel taken apart has it; "first order" the influence function, without that. Of the last two the
-    first samples are solved. residual: the largest relative residual of the systems that were solved. samples: the
-    largest change first.
+    "closed form" is exact leave-one-out at this λ; "estimated leverages" leave-one-out by what a row has of the
+    prediction with itself as the kernel taken apart has it; "first order" the influence function, without that. Of the
+    last two the first samples are solved. residual: the largest relative residual of the systems that were solved.
+    samples: the largest change first. ridges: λ at which changes hold, by component or model that was solved. notes:
+    what a removal may do besides.
     """
 
     store: Path
@@ -105,6 +112,8 @@ class QueryInfluence(Report):
     residual: float
     samples: list[InfluentialSample]
     passes: int
+    ridges: dict[str, float]
+    notes: list[str] = field(default_factory=list)
 
 
 @at_its_place()
@@ -178,7 +187,7 @@ def query_influence(
     progress: Progress | bool | None = None,
     consent: Consent | None = None,
 ) -> QueryInfluence:
-    """The ``top`` training samples that most moved the logit that ``model`` predicts for ``query``.
+    """The ``top`` training samples that most moved the logit that ``model`` predicts for ``query``, at the model's λ.
 
     Without a closed form, the model is also solved without each of the first three, for a certified change.
 
@@ -212,7 +221,7 @@ def query_influence(
             passes += without.record.passes
             solved = part.weight_of(label) * (direction @ (without.delta - part.component.delta)).item()
             bound = abs(part.weight_of(label)) * direction.norm().item() * bounds_of(part, without)
-            entry = replace(entry, solved=solved, bound=bound)
+            entry = replace(entry, solved=solved, bound=bound, ridge=ridges(part, without)[1])
         samples.append(entry)
     return QueryInfluence(
         store=store.path,
@@ -224,6 +233,8 @@ def query_influence(
         residual=max([0.0, *(each.residual for each, _ in found)]),
         samples=samples,
         passes=passes,
+        ridges={part.name: part.component.record.certified.ridge for part in setting.parts},
+        notes=[CHOSEN_AGAIN] if setting.settings.recipe.objective.ridge == "auto" else [],
     )
 
 

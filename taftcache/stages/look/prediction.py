@@ -12,6 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.arrays import to_numpy
 from taftcache.backbone.sources.folder import SUFFIXES, images_below, unread_notes
 from taftcache.backbone.sources.npz import FAULTS, mapped
@@ -37,6 +39,7 @@ from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, open_model
 from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights, warn_if_outdated
 from taftcache.names import counted, model_of, scaling_of
+from taftcache.recipe import Recipe
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
 from taftcache.stages.extract.growth.listing import ImageList
@@ -340,13 +343,22 @@ def find(
 
 def _rows_of(store: FeatureStore, images: list[Picture], consent: Consent | None) -> NDArray[Any]:
     """The rows [n,t,d] that would be cached of the images."""
+    recipe, frozen = frozen_of(store, consent)
+    sink, source = Collected(), ImageList(images, [0] * len(images), ["an image"])
+    run_frozen(frozen, recipe, source, range(len(images)), sink)
+    return np.concatenate(sink.blocks)
+
+
+def frozen_of(store: FeatureStore, consent: Consent | None) -> tuple[Recipe, tuple[Reduction, Preprocess]]:
+    """The frozen layers that make rows like the store's, and the recipe to run them by.
+
+    BackboneError, IdentityError, UntrustedStore: as for ``TangentModel.load``.
+    """
     recipe = same_rows(store, followed(store, "weights", consent))
     check_weights_there(store, recipe, "options")
     frozen = load_frozen(recipe, store.classes)
     check_weights(store, frozen[0].backbone, recipe.backbone)
-    sink, source = Collected(), ImageList(images, [0] * len(images), ["an image"])
-    run_frozen(frozen, recipe, source, range(len(images)), sink)
-    return np.concatenate(sink.blocks)
+    return recipe, frozen
 
 
 def _compare(table: RowTable, rows: NDArray[Any], nearest: Sequence[Top], progress: Progress) -> float:

@@ -50,52 +50,60 @@ class KeptLogits:
             self.logits[name][start : start + len(mine)] = mine.float().cpu().numpy()
 
 
-def hits_of(
+def predicted_by(
     base: Base,
     recipe: Recipe,
     rows: Shard,
     models: StoredComponents,
     progress: Progress,
     kept: KeptLogits | None = None,
-) -> dict[str, NDArray[np.bool_]]:
-    """Which rows [N] the untouched network and each model classify correctly: in one pass for all models that the
+) -> dict[str, NDArray[np.int64]]:
+    """The class [N] that the untouched network and each model give to each row: in one pass for all models that the
     recipe's memory has room for. ``kept`` takes their logits on the way."""
     operator = TangentOperator(base, [rows], device=resolve_device(recipe.device))
     groups = list(models.groups(memory_of_models(recipe)))
-    right: dict[str, list[NDArray[np.bool_]]] = {}
+    predicted: dict[str, list[NDArray[np.int64]]] = {}
     with progress.task("evaluate", rows.rows * len(groups)) as task:
         for names in groups:
-            directions = {} if right else {UNTOUCHED: None}
+            directions = {} if predicted else {UNTOUCHED: None}
             read = ((name, models[name]) for name in names)
             directions |= {name: operator.direction(model.delta, model.layout) for name, model in read}
             start = 0
             for state, labels in operator.blocks():
                 for name, direction in directions.items():
                     z = state.logits if direction is None else state.logits + operator.tangent(state, direction)
-                    right.setdefault(name, []).append((z.argmax(1) == labels).cpu().numpy())
+                    predicted.setdefault(name, []).append(z.argmax(1).cpu().numpy())
                     if kept is not None:
                         kept.take(name, start, z)
                 start += len(labels)
                 task.advance(len(labels))
-    return {name: np.concatenate(found) for name, found in right.items()}
+    return {name: np.concatenate(found) for name, found in predicted.items()}
 
 
-def rows_right(
+def predicted_of(
     store: FeatureStore, name: str, rows: Shard, consent: Consent | None = None, kept: KeptLogits | None = None
-) -> NDArray[np.bool_]:
-    """Which of ``rows`` [n] one model classifies correctly; errors as for ``read_base``. ``kept``: see ``hits_of``."""
+) -> NDArray[np.int64]:
+    """The class that one model gives to each of ``rows`` [n]; errors as for ``read_base``. ``kept``: see
+    ``predicted_by``."""
     recipe = recorded_recipe(store)
     base = read_base(store, recipe.tangent, consent=consent)
-    return hits_of(base, recipe, rows, StoredComponents(store, [name], base), Silent(), kept)[name]
+    return predicted_by(base, recipe, rows, StoredComponents(store, [name], base), Silent(), kept)[name]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutHits:
-    """Which held-out rows, by ``ids`` [n], a store's default ``model`` classifies correctly: ``right`` [n]."""
+    """Which held-out rows, by ``ids`` [n], a store's default ``model`` classifies correctly: ``right`` [n].
+
+    classes: the store's. predicted: the index of one of them for each row [n]. logits: [n, K], or None where they take
+    more than KEPT_BYTES.
+    """
 
     model: str
     ids: NDArray[np.str_]
     right: NDArray[np.bool_]
+    classes: NDArray[np.object_]
+    predicted: NDArray[np.int64]
+    logits: NDArray[np.float32] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +112,8 @@ class HeldOutChange:
 
     models: before and after. rows: how many were held out both times. accuracy: before and after, 0 to 1. gain: by how
     much the accuracy rose. interval: 95 % interval of the gain. verdict: what the interval says. See
-    ``paired.row_verdict``.
+    ``paired.row_verdict``. labels_changed: how many of the rows get another class. largest_change: the most by which a
+    logit of theirs moved, of a class that is there both times; None if the logits of all rows take more than 32 MiB.
     """
 
     models: tuple[str, str]
@@ -113,6 +122,8 @@ class HeldOutChange:
     gain: float
     interval: tuple[float, float]
     verdict: Literal["ahead", "within noise", "behind"]
+    labels_changed: int
+    largest_change: float | None
 
 
 def held_out_hits(store: FeatureStore) -> HeldOutHits | None:
@@ -120,8 +131,17 @@ def held_out_hits(store: FeatureStore) -> HeldOutHits | None:
     model = model_of(store.objects())
     if store.held_out is None or model not in store.objects():
         return None
-    right = rows_right(store, model, store.held_out)
-    return HeldOutHits(model=model, ids=np.asarray(store.held_out.sample_ids), right=right)
+    rows = store.held_out
+    kept = KeptLogits.of(rows, [model], len(store.classes))
+    predicted = predicted_of(store, model, rows, kept=kept)
+    return HeldOutHits(
+        model=model,
+        ids=np.asarray(rows.sample_ids),
+        right=predicted == rows.labels,
+        classes=np.array(store.classes, object),
+        predicted=predicted,
+        logits=kept.logits[model] if kept.rows == rows.rows else None,
+    )
 
 
 def held_out_change(before: HeldOutHits | None, after: HeldOutHits | None) -> HeldOutChange | None:
@@ -140,7 +160,20 @@ def held_out_change(before: HeldOutHits | None, after: HeldOutHits | None) -> He
         gain=gain,
         interval=interval,
         verdict=verdict,
+        labels_changed=int((before.classes[before.predicted[earlier]] != after.classes[after.predicted[later]]).sum()),
+        largest_change=_largest_change(before, earlier, after, later),
     )
+
+
+def _largest_change(
+    before: HeldOutHits, earlier: NDArray[np.int64], after: HeldOutHits, later: NDArray[np.int64]
+) -> float | None:
+    """The most by which a logit of rows ``earlier`` [m] before, ``later`` [m] after, moved."""
+    if before.logits is None or after.logits is None:
+        return None
+    _, was, now = np.intersect1d(before.classes.astype(str), after.classes.astype(str), return_indices=True)
+    moved = after.logits[np.ix_(later, now)] - before.logits[np.ix_(earlier, was)]
+    return float(np.abs(moved).max(initial=0))
 
 
 def hits_or_note(store: FeatureStore) -> tuple[HeldOutHits | None, list[str]]:
