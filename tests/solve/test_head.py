@@ -112,7 +112,8 @@ def test_a_head_in_the_space_of_its_rows_is_the_dense_solution(monkeypatch, rows
 @pytest.mark.law("Where rows belong together, λ of a head is chosen by the exact solutions without each group")
 @pytest.mark.parametrize("ridge", [1e-6, 1e-1])
 @pytest.mark.parametrize(
-    of_cases, [(12, 1.0, True), (12, 2.0, False), (D + 9, 1.0, False), (D + 9, 2.0, True), (299, 1.0, True)]
+    of_cases,
+    [(12, 1.0, True), (12, 2.0, False), (D + 9, 1.0, False), (D + 9, 2.0, True), (299, 2.0, True), (299, 1.0, True)],
 )
 def test_leaving_groups_out_is_solving_without_each(ridge, rows, alpha, weighted):
     posed, groups = problem(rows, alpha, weighted), np.array([7, 1, 7, 4, 2])[np.arange(rows) % 5].astype(np.uint64)

@@ -63,7 +63,7 @@ def group_notes(data: DataSpec, shards: Iterable[PlannedShard]) -> list[str]:
     parts = [(shard, shard.ids) for shard in shards]
     ids = [i for _, some in parts for i in some]
     notes = alone_notes(data, ids)
-    if all(data.group_of(i) == i for i in ids):
+    if ids and all(data.group_of(i) == i for i in ids):
         raise RecipeError(
             f"data.group matches a part of none of {counted(len(ids), 'id')}",
             got=f"data.group = {data.group!r}; the first id: {min(ids)!r}",
