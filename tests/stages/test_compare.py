@@ -238,7 +238,7 @@ def test_a_depth_that_the_model_does_not_have_is_refused_before_anything_is_trai
 
 def test_settings_are_never_chosen_on_the_rows_that_are_reported(place, monkeypatch):
     """Of a few training rows a fifth, each by its own hash, may be none."""
-    monkeypatch.setattr(paper_trial, "held_out", lambda ids, fraction, seed: set())
+    monkeypatch.setattr(paper_trial, "held_out", lambda *_: set())
     with FeatureStore(place) as store, pytest.raises(DataError, match="no row is set aside"):
         Trial(store, recipe(place), 1, 0, validate=True)
 

@@ -19,7 +19,7 @@ from taftcache.model.composition import compose
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.stages.progress import Silent
-from taftcache.stages.train.held_out import hits_of
+from taftcache.stages.train.held_out import predicted_by
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.without import Without
 from taftcache.tangent.operator import TangentOperator
@@ -66,7 +66,7 @@ def test_predictions_are_those_of_evaluate(atlas, seen):
     settings = settings_of(store)
     models = StoredComponents(store, list(report.accuracy.keys() & store.objects().keys()), settings.base)
     for shard in store.shards:
-        own = hits_of(settings.base, settings.recipe, shard, models, Silent())
+        own = predicted_by(settings.base, settings.recipe, shard, models, Silent())
         here = slice(atlas.table.start(atlas.table.shards.index(shard)), None)
         here = slice(here.start, here.start + shard.rows)
         for column, name in (
@@ -75,7 +75,7 @@ def test_predictions_are_those_of_evaluate(atlas, seen):
             ("own", f"components/{shard.name}"),
         ):
             right = (atlas.classes_by[column][here] == atlas.table.label[here]).mean()
-            assert right == pytest.approx(own[name].mean()), (shard.name, column)
+            assert right == pytest.approx((own[name] == shard.labels).mean()), (shard.name, column)
 
 
 @pytest.mark.law("The page's predictions and margins are those of the store's default model")
