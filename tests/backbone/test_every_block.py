@@ -125,7 +125,8 @@ def test_a_head_alone_is_described_in_words(store, tmp_path, capsys):
         show_inspect(inspect(opened))
         said = " ".join(capsys.readouterr().out.split())
         data = "data digits, at most 60, 0.2 held out"
-        assert f", {words} {data} cached the feature of a sample, 1×1152 float16;" in said
+        assert f", {words} {data} input " in said
+        assert " cached the feature of a sample, 1×1152 float16;" in said
         _, why = Scorer(opened).attention(opened.shards[0].tokens(slice(1)))
         assert why == "the store caches the feature of a sample, which holds no attention over the image"
         assert inspect(opened).cut["tail"] == words
