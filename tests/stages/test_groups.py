@@ -142,6 +142,8 @@ def test_another_group_is_refused(grouped, tmp_path):
     refused(
         RecipeError, "^a balanced plan", tmp_path, lambda: made(tmp_path / "s", {**GROUPED, "store.plan": "balanced"})
     )
+    empty = {**GROUPED, "data.group": "(patient)?"}
+    refused(RecipeError, "^data.group matches the empty text", tmp_path, lambda: made(tmp_path / "s", empty))
     nothing = {**GROUPED, "data.group": "visit[0-9]"}
     refused(
         RecipeError, "^data.group matches a part of none of 480 ids", tmp_path, lambda: made(tmp_path / "s", nothing)

@@ -111,6 +111,7 @@ def test_every_unknown_id_is_named_and_nothing_leaves(store, tmp_path, capsys):
         ("id,date,reason\nu1,2026-01-01,gdpr\nu2,2026-01-02,gdpr\n", "cut -d, -f1 FILE | tail -n +2 > ids.txt"),
         ("date,ID\n2026-01-01,u1\n", "cut -d, -f2 FILE | tail -n +2 > ids.txt"),
         ("u1,gdpr\nu2,gdpr\nu3,asked, by phone\n", "cut -d, -f1 FILE > ids.txt"),
+        ("unknown,gdpr\nu1,gdpr\nu2,gdpr\n", "cut -d, -f1 FILE > ids.txt"),
         ("who,why\nnobody,gdpr\n", None),
         ("date,why,id\nu1,gdpr\nu2,gdpr\n", None),
     ],

@@ -205,7 +205,8 @@ def _cut_of_csv(store: FeatureStore, lines: Sequence[str]) -> str:
     known = [len(row) == width > max(1, column) and store.knows(row[column]) for row in rows]
     if 2 * sum(known) < len(rows) or not any(known):
         return ""
-    return f"cut -d, -f{column + 1} FILE" + ("" if known[0] else " | tail -n +2")
+    # without such a heading the first line may be a request, of a row that is not known
+    return f"cut -d, -f{column + 1} FILE" + (" | tail -n +2" if "id" in heading and not known[0] else "")
 
 
 def _check_forms(named: Collection[str], every: Collection[str], kind: str) -> None:
