@@ -465,7 +465,6 @@ def test_a_name_leads_to_a_store_below_stores(name):
         ("patient([0-9]+)", "a/patient07-1.png", "07"),
         ("patient([0-9]+)", "a/control07-1.png", "a/control07-1.png"),
         ("user(-[0-9]+)?", "user.png", "user.png"),  # without the part that names a group
-        (r"\b", "cd", "cd"),
     ],
 )
 def test_the_group_is_what_the_expression_finds_in_the_id(pattern, sample, group):
