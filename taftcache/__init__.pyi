@@ -101,7 +101,7 @@ from taftcache.stages.files.importing import ImportReport as ImportReport
 from taftcache.stages.files.importing import import_ as import_
 from taftcache.stages.files.importing import import_vectors as import_vectors
 from taftcache.stages.files.labelled_set import EvaluateOnReport as EvaluateOnReport
-from taftcache.stages.files.labelled_set import GroupAccuracy as GroupAccuracy
+from taftcache.stages.files.labelled_set import ValueAccuracy as ValueAccuracy
 from taftcache.stages.files.labelled_set import evaluate_on as evaluate_on
 from taftcache.stages.files.models import ExportModelReport as ExportModelReport
 from taftcache.stages.files.models import PushReport as PushReport

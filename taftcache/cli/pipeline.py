@@ -415,6 +415,7 @@ def evaluate(
     ] = None,
     vectors: VectorsName = None,
     labels: LabelsName = None,
+    ids: IdsName = None,
     weights: Weights = None,
     allow_hub: AllowHub = False,
     as_json: Json = False,
@@ -432,8 +433,8 @@ def evaluate(
     Example: taftcache evaluate stores/quickstart --on labels.csv --by species
     """
     of_held_out = {"--without": without, "--probe": probe, "--proven": proven}
-    of_other: dict[str, object] = {"--by": by, "--set": set_, "--vectors": vectors, "--labels": labels}
-    of_other |= {"--weights": weights, "--allow-hub": allow_hub}
+    of_vectors = {"--vectors": vectors, "--labels": labels, "--ids": ids}
+    of_other = {"--by": by, "--set": set_, **of_vectors, "--weights": weights, "--allow-hub": allow_hub}
     if asked := [name for name, given in (of_other if on is None else of_held_out).items() if given]:
         raise RecipeError(
             f"{asked[0]} is only for {'--on DATA' if on is None else 'the held-out rows, which --on replaces'}",
@@ -445,7 +446,7 @@ def evaluate(
             report = taftcache.evaluate(store, progress=progress, without=without or [], probe=probe, proven=proven)
             print_report(report, as_json)
             return
-        columns = None if vectors is None and labels is None else taftcache.Columns(vectors=vectors, labels=labels)
+        columns = taftcache.Columns(vectors=vectors, labels=labels, ids=ids) if any(of_vectors.values()) else None
         allowed = consent_to(weights=weights, hub=allow_hub)
         found = taftcache.evaluate_on(
             store, on, by=by, columns=columns, overrides=set_ or [], consent=allowed, progress=progress

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from taftcache.stages.train.composing import ComposeReport
     from taftcache.stages.train.training import TrainReport
 
-GROUPS = 50  # that are printed
+VALUES = 50  # of --by, that are printed
 
 
 def show_run(report: RunReport, command: str = "taftcache run") -> None:
@@ -299,7 +299,7 @@ def show_evaluate(report: EvaluateReport) -> None:
 
 
 def show_evaluate_on(report: EvaluateOnReport) -> None:
-    """Accuracy of every model on another labelled set, and of the default one on each group of it."""
+    """Accuracy of every model on another labelled set, and of the default one for each value of a column of it."""
     say(counted(report.rows, "row") + (f" of {report.data}" if report.data is not None else ""))
     table = Table("model", "accuracy", "95 % interval", "balanced")
     for name, value in report.accuracy.items():
@@ -310,15 +310,15 @@ def show_evaluate_on(report: EvaluateOnReport) -> None:
     if (own := report.calibration.get(report.default)) is not None:
         worth = _worth(own.log_loss, own.error, own.chance, own.telling)
         say(f"{name}: {worth}; T = {own.temperature:g}, of the store's held-out rows: it is not fitted to these")
-    if report.groups:
-        say(f"{name}, the worst group first:")
-        table = Table(report.by or "group", "rows", "accuracy", "95 % interval")
-        for group in report.groups[:GROUPS]:
-            accuracy = f"{100 * group.accuracy:.2f} %"
-            table.add_row(group.value or "(no value)", f"{group.rows:,}", accuracy, _points(group.interval))
+    if report.values:
+        say(f"{name}, the worst first:")
+        table = Table(report.by or "value", "rows", "accuracy", "95 % interval")
+        for one in report.values[:VALUES]:
+            accuracy = f"{100 * one.accuracy:.2f} %"
+            table.add_row(one.value or "(no value)", f"{one.rows:,}", accuracy, _points(one.interval))
         print_table(table)
-        if (more := len(report.groups) - GROUPS) > 0:
-            say(f"and {counted(more, 'group')} more, which --json lists")
+        if (more := len(report.values) - VALUES) > 0:
+            say(f"and {counted(more, 'value')} more, which --json lists")
     print_notes(report.notes)
     for id, reason in report.unreadable.items():
         note(f"left out: {id}: {reason}")

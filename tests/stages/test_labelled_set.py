@@ -1,8 +1,9 @@
-"""Another labelled set than the held-out rows: judged as they are, group by group, and nothing is written."""
+"""Another labelled set than the held-out rows: judged as they are, also value by value, and nothing is written."""
 
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 from sklearn.datasets import load_digits
+from typer.testing import CliRunner
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
 from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError, UnreadableImage
 from taftcache.names import HEAD, MEAN
 from tests.stages.making import digits, open_store, recipe, tree
@@ -28,7 +31,7 @@ def table(file: Path, rows: list[tuple], *names: str) -> Path:
 
 
 def test_images_of_held_out_rows_have_the_accuracies_of_evaluate(photographed, images, tmp_path):
-    """Also of each group, of the table's own columns or of values that a program has; the store keeps its bytes."""
+    """Also for each value of the table's own columns or of values that a program has; the store keeps its bytes."""
     with FeatureStore(photographed) as store:
         held = store.held_out
         rows = [
@@ -49,13 +52,13 @@ def test_images_of_held_out_rows_have_the_accuracies_of_evaluate(photographed, i
     likely = np.exp(z) / np.exp(z).sum(1, keepdims=True)
     assert worth.log_loss == pytest.approx(-np.log(likely[np.arange(len(z)), held.labels]).mean(), rel=1e-3)
     right = logits.argmax(1) == held.labels
-    assert {g.value: (g.rows, g.accuracy) for g in report.groups} == {
+    assert {g.value: (g.rows, g.accuracy) for g in report.values} == {
         site: (len(right[k::2]), right[k::2].mean()) for k, site in enumerate("ab")
     }
-    assert [g.accuracy for g in report.groups] == sorted(g.accuracy for g in report.groups)
+    assert [g.accuracy for g in report.values] == sorted(g.accuracy for g in report.values)
     again = taftcache.evaluate_on(photographed, file, by=[1.0, None] * (len(rows) // 2) + [1.0] * (len(rows) % 2),
                                   overrides=keys)  # fmt: skip
-    assert {g.value for g in again.groups} == {"1", ""}
+    assert {g.value for g in again.values} == {"1", ""}
     assert "of fewer than 20 rows, too few to tell: " in again.notes[-1]
 
 
@@ -71,7 +74,7 @@ def test_a_folder_says_what_was_left_out_and_what_was_trained_on(photographed, i
     named = {"9/one.png": "strange", "2/0.png": "broken"}
     by = [named.get(f"{file.parent.name}/{file.name}", "own") for file in sorted(root.glob("*/*.png"))]
     report = taftcache.evaluate_on(photographed, root, by=by, overrides=["data.unreadable=skip"])
-    assert [(g.value, g.rows) for g in report.groups] == [("own", 28)]
+    assert [(g.value, g.rows) for g in report.values] == [("own", 28)]
     own = taftcache.evaluate(photographed).calibration[MEAN]
     assert (report.calibration[MEAN].temperature, report.calibration[MEAN].rows) == (own.temperature, 28)
     assert (report.rows, report.unknown, [*report.unreadable]) == (28, {"9": 1}, ["2/0.png"])
@@ -177,7 +180,7 @@ def test_vectors_in_every_form(vectors, form, tmp_path):
     report = taftcache.evaluate_on(path, data, by=by, columns=columns)
     right = taftcache.logits(path, x).argmax(1) == y
     assert (report.rows, report.accuracy[report.default]) == (200, right.mean())
-    assert {g.value: (g.rows, g.accuracy) for g in report.groups} == {
+    assert {g.value: (g.rows, g.accuracy) for g in report.values} == {
         name: ((site == name).sum(), right[site == name].mean()) for name in "sn"
     }
     if form != "arrays":
@@ -185,11 +188,51 @@ def test_vectors_in_every_form(vectors, form, tmp_path):
             taftcache.evaluate_on(path, file, by="sit", columns=columns)
 
 
+@pytest.mark.parametrize("form", ["npz", "csv"])
+def test_the_split_of_vectors_to_test_on_is_taken(vectors, form, tmp_path):
+    """All rows were judged, those that others train on, too, and no note said so."""
+    path, x, y, site = vectors
+    split = np.array(["train", "Test", "val"])[np.arange(200) % 7 % 3]
+    file, columns, test = tmp_path / f"new.{form}", None, split == "Test"
+
+    def judged(split, by):
+        nonlocal columns
+        rows = [*zip(y, site, split, strict=True)]
+        if form == "csv":
+            names = [*(f"x{k}" for k in range(64)), "label", "site", "split"]
+            table(file, [(*own, *rest) for own, rest in zip(x, rows, strict=True)], *names)
+        else:
+            np.savez(file, x=x, site=site)
+            columns = taftcache.Columns(labels=str(table(tmp_path / "labels.csv", rows, "label", "site", "split")))
+        return taftcache.evaluate_on(path, file, by=by, columns=columns)
+
+    for by in ("site", *([site] if form == "npz" else [])):
+        report = judged(split, by)
+        own = taftcache.evaluate_on(path, (x[test], y[test]), by=site[test])
+        assert report.notes == [f"judged on the split 'Test' of {file}", *own.notes]
+        assert (report.rows, report.accuracy, report.values) == (own.rows, own.accuracy, own.values)
+    whole = judged(np.where(test, "a", "b"), "site")
+    assert (whole.rows, "split beside" in whole.notes[0], "all rows are judged" in whole.notes[0]) == (200, True, True)
+
+
+def test_ids_may_have_a_name_of_their_own(vectors, tmp_path):
+    """A file that import takes with --ids was refused, for a column that is no part of a vector."""
+    path, x, y, _ = vectors
+    rows = [(f"row {k}", label, *own) for k, (own, label) in enumerate(zip(x, y, strict=True))]
+    file = table(tmp_path / "new.csv", rows, "rowname", "label", *(f"x{k}" for k in range(64)))
+    words = "evaluate", str(path), "--on", str(file), "--json"
+    result = CliRunner().invoke(app, [*words, "--ids", "rowname"])
+    assert (result.exit_code, json.loads(result.stdout)["rows"]) == (0, 200), result.output
+    alone = CliRunner().invoke(app, ["evaluate", str(path), "--ids", "rowname"])
+    assert "--ids is only for --on DATA" in str(alone.exception)
+
+
 def test_of_vectors_only_vectors_are_judged(vectors, images):
     path, x, y, _ = vectors
     for given, more, says in (
         ((x[:, :9], y), {}, "not as wide as those"),
         ((x, y, y), {}, "not given with their classes"),
+        ((x[:2], y[:2]), {"by": [["n"], ["n", "s"]]}, "not one for each row"),
         ((x, y), {"overrides": ["data.label_key=y"]}, "has no settings for images"),
         (images, {}, "not a file"),
     ):

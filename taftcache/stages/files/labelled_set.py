@@ -25,7 +25,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import to_stored
 from taftcache.consent import Consent, recorded_recipe
-from taftcache.errors import ArgumentError, DataError, RecipeError, local_path
+from taftcache.errors import ArgumentError, DataError, RecipeError, first_line, local_path
 from taftcache.model.calibration import FIRST, Calibration, ProbabilitySums, temperature_of
 from taftcache.model.component import no_model
 from taftcache.model.outdated import outdated
@@ -52,11 +52,11 @@ from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
 
 KEYS = ("image_key", "label_key")
-SMALL = 20  # rows of a group: the interval of fewer may be over 40 points wide
+SMALL = 20  # rows with one value: the interval of fewer may be over 40 points wide
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupAccuracy:
+class ValueAccuracy:
     """How well the default model does on the rows of a labelled set that have one value in a column.
 
     value: what the column says, as text; empty where it says nothing. rows: how many have it. accuracy: the share of
@@ -79,9 +79,10 @@ class EvaluateOnReport(Report):
     that the commonest class has. accuracy: by model, 0 to 1, as in ``EvaluateReport``. intervals: 95 % interval of each
     accuracy (Wilson's). balanced: by model, the mean of its accuracies on each class that has rows. default: the model
     that ``predict`` takes unless one is named. calibration: by composed model, what its probabilities are worth here,
-    at the temperature of the store's held-out rows; none without these. by: the column that tells groups apart. groups:
-    the default model's accuracy on each, the worst first. outdated: models that were solved from other rows than the
-    store has now. notes: what was left out, which classes have no row, which groups are small, and more.
+    at the temperature of the store's held-out rows; none without these. by: the column that was named. values: the
+    default model's accuracy on the rows with each of its values, the worst first. outdated: models that were solved
+    from other rows than the store has now. notes: what was left out, which classes have no row, which values have few,
+    and more.
     """
 
     store: Path
@@ -97,7 +98,7 @@ class EvaluateOnReport(Report):
     unreadable: dict[str, str] = field(default_factory=dict)
     calibration: dict[str, Calibration] = field(default_factory=dict)
     by: str | None = None
-    groups: list[GroupAccuracy] = field(default_factory=list)
+    values: list[ValueAccuracy] = field(default_factory=list)
     outdated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -124,8 +125,9 @@ def evaluate_on(
         data: a folder with one subfolder per class, a table of paths and labels, or a file of arrays, as ``data.test``
             of a recipe; where it has splits, the one to test on is taken. For a store of vectors: a file of vectors
             with labels, as for ``import_``, or x [n, d] and their classes y [n].
-        by: a column of the table (for vectors also of their file, or of the table with their labels) whose values tell
-            groups apart; or these values themselves [n], one for each row, in the order of x or of the table.
+        by: a column of the table (for vectors also of their file, or of the table with their labels), for the accuracy
+            on the rows with each of its values; or these values themselves [n], one for each row, in the order of x or
+            of the table.
         columns: the names of arrays or columns in a file of vectors; or the file of their labels.
         overrides: ``data.image_key`` and ``data.label_key``, the columns of paths and labels, if they have no usual
             name, and not that of the store's own table; ``data.root``, what paths start from; ``data.unreadable``, by
@@ -159,7 +161,7 @@ def evaluate_on(
         del hits[UNTOUCHED]
     labels = np.concatenate(scores.labels)
     place = {item.id: k for k, item in enumerate(asked.source.items)}
-    groups = [] if asked.groups is None else _groups([asked.groups[place[i]] for i in scores.ids], hits[default])
+    values = [] if asked.values is None else _by_value([asked.values[place[i]] for i in scores.ids], hits[default])
     keys = settings_of(store).keys
     return EvaluateOnReport(
         store=store.path,
@@ -175,7 +177,7 @@ def evaluate_on(
         unreadable=scores.unreadable,
         calibration={name: sums.calibration(scores.temperatures[name]) for name, sums in scores.sums.items()},
         by=by if isinstance(by, str) else None,
-        groups=groups,
+        values=values,
         outdated=outdated(store, keys),
         notes=[
             *outdated_notes(store, keys),
@@ -185,7 +187,7 @@ def evaluate_on(
             *_class_notes(store, unknown, labels),
             *_copies(store, scores, progress),
             *ahead_notes(default, {name: hit for name, hit in hits.items() if name in scores.whole}),
-            *_small(groups),
+            *_small(values),
         ],
     )
 
@@ -194,13 +196,13 @@ def evaluate_on(
 class _Asked:
     """Labelled rows that are to be judged.
 
-    path: None for arrays. groups: a value for each item of ``source``. run: has rows made of some of its items, by
-    their places, hands them over, and says so.
+    path: None for arrays. values: what ``by`` says of each item of ``source``. run: has rows made of some of its items,
+    by their places, hands them over, and says so.
     """
 
     path: Path | None
     source: Labelled
-    groups: Sequence[Any] | None
+    values: Sequence[Any] | None
     run: Callable[[Sequence[int], _Scores, Callable[[int], None]], object]
     notes: list[str]
 
@@ -240,8 +242,8 @@ def _images(
     def run(known: Sequence[int], scores: _Scores, advance: Callable[[int], None]) -> None:
         run_frozen(frozen, recipe, source, known, scores, advance, spec.unreadable)
 
-    groups = source.column(by) if isinstance(by, str) else _own_groups(by, source)
-    return _Asked(Path(data), source, groups, run, [*aside_notes([source]), *notes])
+    values = source.column(by) if isinstance(by, str) else _each(by, source)
+    return _Asked(Path(data), source, values, run, [*aside_notes([source]), *notes])
 
 
 def _data_of(place: Path, own: DataSpec, overrides: Mapping[str, Any]) -> tuple[DataSpec, list[str]]:
@@ -275,16 +277,16 @@ def _vectors(
         raise RecipeError(
             f"{store.path} was made from vectors, and has no settings for images",
             got=", ".join(as_mapping(overrides)),
-            do="--vectors and --labels name columns of vectors; in Python columns=Columns(…)",
+            do="--vectors, --labels and --ids name columns of vectors; in Python columns=Columns(…)",
         )
-    columns, scaling, groups = columns or Columns(), scaling_of(store.identity), by
+    columns, scaling, said = columns or Columns(), scaling_of(store.identity), by
     if isinstance(data, tuple | list):
         if len(data) != 2:
             raise ArgumentError("the vectors are not given with their classes", got=f"{len(data)} values", do="(x, y)")
         path, given = None, Vectors.in_memory("rows", *data)
     elif (path := local_path(data)).suffix.lower() in SUFFIXES:
         given = open_vectors(path, columns, aside=by if isinstance(by, str) else None)
-        groups = column_of(path, columns, by) if isinstance(by, str) else by
+        said = column_of(path, columns, by) if isinstance(by, str) else by
     else:
         file = stack.enter_context(FeatureFile(path))
         if file.is_export:
@@ -292,29 +294,46 @@ def _vectors(
         given = vectors_of_hdf5(file, columns)
         if isinstance(by, str) and by not in file:
             raise DataError(f"{path} has no column {by!r}", got="no dataset of this name", do="name another")
-        groups = file.column(by) if isinstance(by, str) else by
+        said = file.column(by) if isinstance(by, str) else by
     if list(given.tokens_shape) != (shape := store.identity["cut"]["shape"]):
         raise DataError(
             f"the vectors of {given.path} are not as wide as those of {store.path}",
             got=f"{counted(given.tokens_shape[-1], 'number')}, {shape[-1]} in the store",
             do="give vectors of the same model",
         )
+    judged, values, notes = _tested(given, _each(said, given))
 
     def run(known: Sequence[int], scores: _Scores, advance: Callable[[int], None]) -> None:
         for at in range(0, len(known), STEP_ROWS):
             some = known[at : at + STEP_ROWS]
-            ids = [given.ids[k] for k in some]
-            scores.append(scaled(given.take(some), str(scaling), ids), ids, given.labels[list(some)].tolist())
+            ids = [judged.ids[k] for k in some]
+            scores.append(scaled(judged.take(some), str(scaling), ids), ids, judged.labels[list(some)].tolist())
             advance(len(some))
 
-    return _Asked(path, given, _own_groups(groups, given), run, list(given.notes))
+    return _Asked(path, judged, values, run, [*given.notes, *notes])
 
 
-def _own_groups(by: Any, source: Labelled) -> list[Any] | None:
-    """Values of groups that a program gives, one for each item."""
+def _tested(given: Vectors, values: list[Any] | None) -> tuple[Vectors, list[Any] | None, list[str]]:
+    """The rows of the split to test on, what ``values`` [n] say of them, and a note on that; all without one."""
+    _, test = given.parted(None, alone=True)
+    if test is None or test.rows is None:
+        unused, _ = given.parted("all rows are judged")
+        return given, values, list(unused.notes[len(given.notes) :])
+    places = test.rows.tolist()
+    note = f"judged on the split {given.splits[places[0]]!r} of {given.path}"
+    return test, None if values is None else [values[k] for k in places], [note]
+
+
+def _each(by: Any, source: Labelled) -> list[Any] | None:
+    """Values that a program or a file has, one for each item."""
     if by is None:
         return None
-    values = np.asarray(to_numpy("the values of groups", by))
+    try:
+        values = np.asarray(to_numpy("the values of by", by))
+    except ValueError as error:  # lists of unlike lengths
+        raise DataError(
+            "the values of by are not one for each row", got=first_line(error), do="give single texts or numbers [n]"
+        ) from None
     if values.shape != (len(source.items),):
         raise ArgumentError(
             "by is neither the name of a column nor a value for each row",
@@ -397,7 +416,8 @@ def _unknown(store: FeatureStore, asked: _Asked) -> dict[str, int]:
 
 def _class_notes(store: FeatureStore, unknown: Mapping[str, int], labels: NDArray[np.int32]) -> list[str]:
     """Notes on rows of other classes than the store's, and on classes of the store without a row."""
-    without = [name for k, name in enumerate(store.classes) if k not in {*labels.tolist()}]
+    there = {*labels.tolist()}
+    without = [name for k, name in enumerate(store.classes) if k not in there]
     left = f"{counted(sum(unknown.values()), 'row')} left out, of {NOT_THERE}: {with_counts(unknown)}"
     none = (
         f"{len(without)} of {counted(len(store.classes), 'class')} without a row here, of which accuracy says nothing"
@@ -423,15 +443,15 @@ def _copies(store: FeatureStore, scores: _Scores, progress: Progress) -> list[st
     ]
 
 
-def _groups(values: Sequence[Any], hit: NDArray[np.bool_]) -> list[GroupAccuracy]:
+def _by_value(values: Sequence[Any], hit: NDArray[np.bool_]) -> list[ValueAccuracy]:
     """The accuracy on the rows with each of the ``values`` [n], the worst first, from which rows are right [n]."""
     names, place = np.unique([_text(value) for value in values], return_inverse=True)
     found = [(name, hit[place == k]) for k, name in enumerate(names.tolist())]
     made = [
-        GroupAccuracy(value=name, rows=len(own), accuracy=float(own.mean()), interval=accuracy_interval(own))
+        ValueAccuracy(value=name, rows=len(own), accuracy=float(own.mean()), interval=accuracy_interval(own))
         for name, own in found
     ]
-    return sorted(made, key=lambda group: (group.accuracy, -group.rows, name_order(group.value)))
+    return sorted(made, key=lambda own: (own.accuracy, -own.rows, name_order(own.value)))
 
 
 def _text(value: Any) -> str:
@@ -443,8 +463,8 @@ def _text(value: Any) -> str:
     return (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)).strip()
 
 
-def _small(groups: Sequence[GroupAccuracy]) -> list[str]:
-    """A note on groups of so few rows that their accuracies say little."""
-    small = [f"{group.value or 'without a value'} ({group.rows})" for group in groups if group.rows < SMALL]
-    few = f"{len(small)} of {counted(len(groups), 'group')} of fewer than {SMALL} rows, too few to tell"
+def _small(values: Sequence[ValueAccuracy]) -> list[str]:
+    """A note on values of so few rows that their accuracies say little."""
+    small = [f"{own.value or 'without a value'} ({own.rows})" for own in values if own.rows < SMALL]
+    few = f"{len(small)} of {counted(len(values), 'value')} of fewer than {SMALL} rows, too few to tell"
     return [f"{few}: {first_few(small)}"] if small else []
