@@ -67,9 +67,7 @@ def grouped(tmp_path_factory) -> Path:
     return place
 
 
-@pytest.mark.law(
-    "With data.group, no group is in two shards or half held out, but by --new-shard or --test, with a note"
-)
+@pytest.mark.law("With data.group, no group is in two shards or half held out, but by --new-shard or a test, as noted")
 def test_a_group_is_in_one_place(grouped, tmp_path):
     there = patients_of(grouped)
     assert sum(map(len, there.values())) == PATIENTS
@@ -91,9 +89,7 @@ def test_rows_that_come_later_join_their_group(grouped, tmp_path):
     assert note == "data.group matches no part of 1 id, each a group of its own: nobody"
 
 
-@pytest.mark.law(
-    "With data.group, no group is in two shards or half held out, but by --new-shard or --test, with a note"
-)
+@pytest.mark.law("With data.group, no group is in two shards or half held out, but by --new-shard or a test, as noted")
 def test_groups_that_a_shard_of_their_own_parts_are_counted(tmp_path):
     x, y = shots()
     made(tmp_path / "s", GROUPED | {"data.held_out": 0}, slice(0, None, 2))
@@ -182,6 +178,7 @@ def test_images_of_a_group_stay_together(tmp_path, capsys):
     refused(IdentityError, says, tmp_path / "s", lambda: taftcache.extract(other))
 
 
+@pytest.mark.law("With data.group, no group is in two shards or half held out, but by --new-shard or a test, as noted")
 def test_groups_on_both_sides_of_a_test_of_its_own_are_named(tmp_path):
     x, y = shots()
     test = x[::40], y[::40], [f"again/{i}" for i in IDS[::40]]

@@ -105,7 +105,8 @@ def import_(
             store's base. Without it, rows [n, t, d] make a store that cannot be trained.
         test: a file of held-out rows. Without one, the column ``split`` of the table that has the labels decides, if it
             has names that ``init`` takes for training and testing: a note says which, and rows of others are left out.
-            Otherwise, or if ``overrides`` set it, a part of the rows is held out (``data.held_out``).
+            Otherwise, or if ``overrides`` set it or the existing store does so, a part of the rows is held out
+            (``data.held_out``).
         test_labels: the name or file of its labels, if it is not the name in ``columns``.
         scaling: "row" divides each vector by its root mean square, "none" leaves it as it is.
         forgotten_of: a store; the samples and classes that it has forgotten are left out, as for ``extract``.
