@@ -67,7 +67,7 @@ def grouped(tmp_path_factory) -> Path:
     return place
 
 
-@pytest.mark.law("With data.group, no group is held out in part or lies in two shards")
+@pytest.mark.law("With data.group, no group is in two shards or half held out, but by --new-shard or a test, as noted")
 def test_a_group_is_in_one_place(grouped, tmp_path):
     there = patients_of(grouped)
     assert sum(map(len, there.values())) == PATIENTS
@@ -87,6 +87,19 @@ def test_rows_that_come_later_join_their_group(grouped, tmp_path):
     assert shards[0] == shards[1]
     (note,) = taftcache.append_vectors(x[:1], y[:1], tmp_path / "s", ids=["nobody"]).notes
     assert note == "data.group matches no part of 1 id, each a group of its own: nobody"
+
+
+@pytest.mark.law("With data.group, no group is in two shards or half held out, but by --new-shard or a test, as noted")
+def test_groups_that_a_shard_of_their_own_parts_are_counted(tmp_path):
+    x, y = shots()
+    made(tmp_path / "s", GROUPED | {"data.held_out": 0}, slice(0, None, 2))
+    some = slice(1, 10 * SHOTS, 2)
+    given = {"store": tmp_path / "s", "ids": [*IDS[some], "patient99"], "new_shard": True}
+    for dry_run in (True, False):
+        (note,) = taftcache.append_vectors([*x[some], x[0]], [*y[some], y[0]], dry_run=dry_run, **given).notes
+        assert note.startswith("10 groups of the new samples have rows in other shards, too")
+    there = patients_of(tmp_path / "s")
+    assert sum(map(len, there.values())) == PATIENTS + 10 + 1
 
 
 @pytest.mark.parametrize("loss", ["mse", "rsl", "cross_entropy"])
@@ -167,9 +180,15 @@ def test_images_of_a_group_stay_together(tmp_path, capsys):
     refused(IdentityError, says, tmp_path / "s", lambda: taftcache.extract(other))
 
 
+@pytest.mark.law("With data.group, no group is in two shards or half held out, but by --new-shard or a test, as noted")
 def test_groups_on_both_sides_of_a_test_of_its_own_are_named(tmp_path):
     x, y = shots()
     test = x[::40], y[::40], [f"again/{i}" for i in IDS[::40]]
     over = {**GROUPED, "data.held_out": 0}
     report = taftcache.import_vectors(x, y, tmp_path / "s", ids=IDS, test=test, overrides=over)
-    assert report.notes[1].startswith("12 groups of the test samples have training samples, too")
+    said = "12 groups of the test samples have training samples, too"
+    assert report.notes[1].startswith(said)
+    made(tmp_path / "later", over)
+    for dry_run in (True, False):
+        report = taftcache.append_vectors(None, None, tmp_path / "later", test=test, dry_run=dry_run)
+        assert [note.startswith(said) for note in report.notes] == [True]

@@ -177,8 +177,32 @@ def test_a_column_of_splits_says_what_is_held_out(early, tmp_path):
     unused = "the column split beside the labels of"
     asked = ran("import", *written("asked", OLD), *small, "--set", "data.held_out=0.2")
     assert unused in asked
+    assert unused in ran("import", *written("asked", OLD)), "what is left open is the store's"
     assert shards(tmp_path / "asked/store") == shards(early)
     assert unused in ran("append", str(early), file, *labels, "--dry-run")
+
+
+@pytest.mark.parametrize("calls", [3, 5, 7])  # without a shard, with one, with both
+def test_a_killed_import_goes_on_with_its_column_of_splits(tmp_path, calls):
+    lines = (f"{k},{LABELS[k]},{k + 1},1,{('train', 'test')[k % 5 == 0]}\n" for k in range(N))
+    (tmp_path / "w.csv").write_text("id,label,v0,v1,split\n" + "".join(lines))
+    places = [tmp_path / name / "store" for name in ("whole", "killed")]
+    with pytest.raises(KeyboardInterrupt):
+        taftcache.import_(tmp_path / "w.csv", places[1], overrides=SMALL, progress=Interrupting(calls))
+    for place in places:
+        taftcache.import_(tmp_path / "w.csv", place, overrides=SMALL)
+    assert tree(places[0]) == tree(places[1])
+
+
+def test_a_column_of_splits_in_a_file_of_held_out_rows_is_not_used(tmp_path):
+    (tmp_path / "test.csv").write_text("id,label,v0,v1,split\na,cat,1,2,train\nb,bee,2,1,test\n")
+    (tmp_path / "train.csv").write_text("id,label,v0,v1\n" + "".join(f"{k},{LABELS[k]},{k + 1},1\n" for k in range(9)))
+    place, test = tmp_path / "s", tmp_path / "test.csv"
+    said = f"the column split beside the labels of {test} is not used: test (1), train (1); all rows of this file"
+    report = taftcache.import_(tmp_path / "train.csv", place, test=test, overrides={"device": "cpu"})
+    assert [note.startswith(said) for note in report.notes if "split" in note] == [True]
+    report = append_file(None, place, test=test)
+    assert [note.startswith(said) for note in report.notes] == [True]
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.spec import DataSpec
 from taftcache.cache.format.plan import assign, held_out, in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, RecipeError
 from taftcache.names import COMPONENTS, HELD_OUT, counted, first_few
 from taftcache.recipe import Recipe
 
 # The fewest rows in a shard, of one class in it, and groups in it; the most shards.
 ROWS, PER_CLASS, GROUPS, SHARDS = 100, 3, 10, 10
+BY_IDS = "the store holds rows out by their ids"  # why a column of splits is not used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +77,43 @@ def group_notes(data: DataSpec, shards: Iterable[PlannedShard]) -> list[str]:
         for held in (False, True)
     )
     notes.insert(0, f"{counted(len(ids), 'sample')} of {counted(len(trained | tested), 'group')} (data.group)")
-    if both := sorted(trained & tested):
-        notes.append(
-            f"{counted(len(both), 'group')} of the test samples have training samples, too, so that accuracy on them "
-            f"says little of new groups: {first_few(both)}"
-        )
-    return notes
+    return notes + _both_sides_notes(trained & tested)
+
+
+def more_group_notes(data: DataSpec, store: FeatureStore, shards: Sequence[PlannedShard]) -> list[str]:
+    """Notes on the groups of samples that a store gets, or has just got; none without ``data.group``."""
+    if data.group is None:
+        return []
+    ids = [i for shard in shards for i in shard.ids]
+    places: dict[str, set[str]] = {group: set() for group in groups_of(data, ids)}
+    there = ((shard.name, shard.sample_ids) for shard in (store.every_shard if ids else []))
+    for name, some in chain(((shard.name, shard.ids) for shard in shards), there):
+        for group in groups_of(data, some) & places.keys():
+            places[group].add(name)
+    parted = sorted(group for group, names in places.items() if len(names - {HELD_OUT}) > 1)
+    note = (
+        f"{counted(len(parted), 'group')} of the new samples have rows in other shards, too, so that forgetting all of "
+        f"one trains each of these anew: {first_few(parted)}"
+    )
+    both = {group for group, names in places.items() if HELD_OUT in names and len(names) > 1}
+    return [*alone_notes(data, ids), *([note] if parted else []), *_both_sides_notes(both)]
+
+
+def _both_sides_notes(groups: set[str]) -> list[str]:
+    """A note on the ``groups`` with test samples and training samples."""
+    if not groups:
+        return []
+    return [
+        f"{counted(len(groups), 'group')} of the test samples have training samples, too, so that accuracy on them "
+        f"says little of new groups: {first_few(sorted(groups))}"
+    ]
+
+
+def holds_out_by_ids(store: FeatureStore) -> bool:
+    """Whether the plan holds rows out by their ids: no store records it, but it shows in which rows are held out."""
+    recipe, held = recorded_recipe(store), store.held_out.sample_ids if store.held_out else []
+    fraction, ids = recipe.data.held_out, [*held, *store.sample_ids()]
+    return fraction > 0 and held_out(ids, fraction, recipe.store.seed, recipe.data.group_of) == {*held}
 
 
 def split(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None) -> tuple[list[str], PlannedShard | None]:

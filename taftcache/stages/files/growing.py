@@ -9,7 +9,6 @@ from pathlib import Path
 from numpy.typing import ArrayLike
 
 from taftcache.cache.columns import Columns
-from taftcache.cache.format.plan import held_out
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
@@ -21,6 +20,7 @@ from taftcache.stages.extract.forgotten import staying_out
 from taftcache.stages.extract.growth.carrying_out import carry_out
 from taftcache.stages.extract.growth.planning import plan_append
 from taftcache.stages.extract.growth.reporting import AppendReport, append_report
+from taftcache.stages.extract.plan import BY_IDS, holds_out_by_ids
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.importing import Tested, check_tested, in_memory_tested, open_features, open_tested
 from taftcache.stages.files.vectors import Vectors
@@ -140,6 +140,7 @@ def _append(
                 )
         recipe = stored_at(store.path, recorded_recipe(store))
         given, tested, by_ids = _held_out(store, recipe, given, tested, new_classes)
+        notes = [*given.notes, *(() if tested is None else tested.notes)]
         rows = ImportedRows(given, tested, imported["scaling"], verb="append")
         rows.check(recipe.store.dtype, progress)
         rows.check_known(store, labels=not relabel)
@@ -149,7 +150,7 @@ def _append(
         ids = given.ids, None if by_ids else [] if tested is None else tested.ids
         plan = plan_append(store, recipe, ids, out, growth, relabelled=others)
         counts = None if dry_run else carry_out(store, recipe, plan, lambda: rows, progress)
-        return append_report(store, plan, counts, begin, given.notes)
+        return append_report(store, plan, counts, begin, notes)
 
 
 def _held_out(
@@ -157,25 +158,21 @@ def _held_out(
 ) -> tuple[Vectors, Vectors | None, bool]:
     """Rows to train on, rows to hold out if these are named, and whether the plan holds rows out by their ids.
 
-    No store records the last, but it shows in which of its rows are held out.
-
     Raises:
         StoreError: rows to hold out for a store that holds them out by ids. DataError: as for `check_tested`.
     """
-    held, trained = store.held_out.sample_ids if store.held_out else [], store.sample_ids()
-    fraction = recipe.data.held_out
-    by_ids = fraction > 0 and held_out([*held, *trained], fraction, recipe.store.seed, recipe.data.group_of) == {*held}
+    by_ids = holds_out_by_ids(store)
     if tested is not None:
         given, _ = given.parted(f"the rows of {tested.path} are held out")
         if by_ids:
             raise StoreError(
                 f"cannot hold rows of a file out of {store.path}: it holds rows out by their ids",
-                got=f"data.held_out = {fraction}, and {counted(len(tested.ids), 'row')} in {tested.path}",
+                got=f"data.held_out = {recipe.data.held_out}, and {counted(len(tested.ids), 'row')} in {tested.path}",
                 do="append them as the others, without --test or test=…; or import all into a new store with it",
             )
     else:
-        given, tested = given.parted("the store holds rows out by their ids" if by_ids else None, alone=True)
+        given, tested = given.parted(BY_IDS if by_ids else None, alone=True)
     if tested is not None:
         left = [c for c in tested.classes if new_classes == "skip" or store.is_forgotten(CLASS + c)]
-        check_tested(tested, {*given.classes, *store.classes, *left}, {*given.ids, *trained})
+        check_tested(tested, {*given.classes, *store.classes, *left}, {*given.ids, *store.sample_ids()})
     return given, tested, by_ids

@@ -38,7 +38,7 @@ from taftcache.stages.extract.extraction import create_store, plan_record, put_t
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import BY_NUMBER, remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen
-from taftcache.stages.extract.plan import group_notes, groups_of, plan_shards, shards_for
+from taftcache.stages.extract.plan import BY_IDS, group_notes, groups_of, holds_out_by_ids, plan_shards, shards_for
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5
 from taftcache.stages.files.vectors import Vectors
@@ -105,7 +105,8 @@ def import_(
             store's base. Without it, rows [n, t, d] make a store that cannot be trained.
         test: a file of held-out rows. Without one, the column ``split`` of the table that has the labels decides, if it
             has names that ``init`` takes for training and testing: a note says which, and rows of others are left out.
-            Otherwise, or if ``overrides`` set it, a part of the rows is held out (``data.held_out``).
+            Otherwise, or if ``overrides`` set it or the existing store does so, a part of the rows is held out
+            (``data.held_out``).
         test_labels: the name or file of its labels, if it is not the name in ``columns``.
         scaling: "row" divides each vector by its root mean square, "none" leaves it as it is.
         forgotten_of: a store; the samples and classes that it has forgotten are left out, as for ``extract``.
@@ -148,8 +149,7 @@ def import_(
         if tested is not None:
             features, _ = features.parted(f"the rows of {test} are held out")
         else:
-            fraction = "data.held_out, which is set, chooses held-out rows by their ids"
-            features, tested = features.parted(fraction if "data.held_out" in changes else None)
+            features, tested = features.parted(_instead_of_splits(recipe.store_path, changes))
         if isinstance(target, str | Path):
             recipe = _in_shards(recipe, changes, features, tested)
         return _import(_Request(features, tested, recipe, backbone, scaling, forgotten_of), path, progress, begin)
@@ -222,6 +222,16 @@ def recipe_of_vectors(store: Path | str, overrides: Overrides = ()) -> Recipe:
     return parse_recipe({**made, "store": {**made.get("store", {}), "path": str(store)}})
 
 
+def _instead_of_splits(path: Path, overrides: Mapping[str, Any]) -> str | None:
+    """What chooses the held-out rows of an import instead of a column ``split``; None if that may."""
+    if "data.held_out" in overrides:
+        return "data.held_out, which is set, chooses held-out rows by their ids"
+    if not FeatureStore.exists(path):
+        return None
+    with FeatureStore(path) as store:
+        return BY_IDS if store.manifest.shards and holds_out_by_ids(store) else None  # without rows, nothing shows it
+
+
 def _in_shards(recipe: Recipe, overrides: Mapping[str, Any], features: Vectors, test: Vectors | None) -> Recipe:
     """The recipe of an import that was given none, with as many shards as a new store's rows and classes suggest."""
     if "store.shards" in overrides or FeatureStore.exists(recipe.store_path):
@@ -257,7 +267,7 @@ def open_tested(
     found = open_features(stack, local_path(test), columns_of_test(columns, labels), target)
     if isinstance(found, FeatureFile):
         raise DataError(f"{test} is the export of a store, not a file of held-out rows", do="import it alone")
-    return found.narrowed()
+    return found.parted("all rows of this file are held out")[0].narrowed()
 
 
 def in_memory_tested(test: Tested | None) -> Vectors | None:

@@ -145,10 +145,10 @@ class Vectors:
         return replace(self, classes=[self.classes[k] for k in used], labels=labels)
 
     def part(self, places: Sequence[int]) -> Vectors:
-        """Some of the rows, with only the classes that occur among them."""
+        """Some of the rows, with only the classes that occur among them, and without notes."""
         at = np.array(places, np.int64)
         ids, rows = [self.ids[k] for k in at], at if self.rows is None else self.rows[at]
-        return replace(self, ids=ids, labels=self.labels[at], splits=(), rows=rows).narrowed()
+        return replace(self, ids=ids, labels=self.labels[at], splits=(), rows=rows, notes=()).narrowed()
 
     def parted(self, instead: str | None, *, alone: bool = False) -> tuple[Vectors, Vectors | None]:
         """The rows to train on and those to hold out, as the column ``split`` says in the names that ``init`` takes;
@@ -164,7 +164,7 @@ class Vectors:
         parts = (self.part([k for k, own in enumerate(self.splits) if own == name]) for name in (trained, tested))
         left = [f"{name} ({counts[name]})" for name in sorted(counts.keys() - {trained, tested})]
         given, test = parts
-        return replace(given, notes=(*self.notes, *splits_note(trained, tested, left))), replace(test, notes=())
+        return replace(given, notes=(*self.notes, *splits_note(trained, tested, left))), test
 
     def take(self, index: Sequence[int]) -> NDArray[Any]:
         """Rows ``index`` [b, t, d], in that order."""

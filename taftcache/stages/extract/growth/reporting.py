@@ -15,7 +15,7 @@ from taftcache.names import BUDGET_ALLOWS, PRIVATE, component_of, counted, first
 from taftcache.stages.completeness import subtracted_among
 from taftcache.stages.extract.forgotten import NOT_THERE, left_out_notes, taking
 from taftcache.stages.extract.growth.planning import AppendPlan, class_notes
-from taftcache.stages.extract.plan import alone_notes
+from taftcache.stages.extract.plan import more_group_notes
 from taftcache.stages.report import Report
 
 
@@ -95,7 +95,7 @@ def append_report(
             *class_notes(plan),
             *_label_notes(store, plan),
             *subtracted_among(store, present),
-            *alone_notes(recorded_recipe(store).data, [i for shard in plan.shards for i in shard.ids]),
+            *more_group_notes(recorded_recipe(store).data, store, plan.shards),
             *left_out_notes(plan.closed),
             *left_out_notes(plan.strange, NOT_THERE, taking(len(plan.strange), plan.alone)),
             *_unlabelled_note(plan),
