@@ -290,8 +290,7 @@ def show_evaluate(report: EvaluateReport) -> None:
     )
     for name, value in report.accuracy.items():
         share = [f"{at_least(round(100 * report.proven[name], 9), '.3g')} %"] if name in report.proven else []
-        title = _TITLES[name] if name == UNTOUCHED else name  # without a name in the store, it has one in words
-        table.add_row(title, f"{100 * value:.2f} %", _points(report.intervals[name]), *share)
+        table.add_row(_titled(name), *_shown(value, report.intervals[name]), *share)
     print_table(table)
     if beside := _beside_accuracy(report):
         say(*beside)
@@ -303,8 +302,7 @@ def show_evaluate_on(report: EvaluateOnReport) -> None:
     say(counted(report.rows, "row") + (f" of {report.data}" if report.data is not None else ""))
     table = Table("model", "accuracy", "95 % interval", "balanced")
     for name, value in report.accuracy.items():
-        shares = f"{100 * value:.2f} %", _points(report.intervals[name]), f"{100 * report.balanced[name]:.2f} %"
-        table.add_row(_TITLES[name] if name == UNTOUCHED else name, *shares)
+        table.add_row(_titled(name), *_shown(value, report.intervals[name]), f"{100 * report.balanced[name]:.2f} %")
     print_table(table)
     name = _TITLES.get(report.default, report.default)
     if (own := report.calibration.get(report.default)) is not None:
@@ -314,8 +312,7 @@ def show_evaluate_on(report: EvaluateOnReport) -> None:
         say(f"{name}, the worst first:")
         table = Table(report.by or "value", "rows", "accuracy", "95 % interval")
         for one in report.values[:VALUES]:
-            accuracy = f"{100 * one.accuracy:.2f} %"
-            table.add_row(one.value or "(no value)", f"{one.rows:,}", accuracy, _points(one.interval))
+            table.add_row(one.value or "(no value)", f"{one.rows:,}", *_shown(one.accuracy, one.interval))
         print_table(table)
         if (more := len(report.values) - VALUES) > 0:
             say(f"and {counted(more, 'value')} more, which --json lists")
@@ -324,10 +321,15 @@ def show_evaluate_on(report: EvaluateOnReport) -> None:
         note(f"left out: {id}: {reason}")
 
 
-def _points(interval: tuple[float, float]) -> str:
-    """The 95 % interval of an accuracy, in per cent."""
+def _titled(name: str) -> str:
+    """A model's name, or words for what has none in the store."""
+    return _TITLES[name] if name == UNTOUCHED else name
+
+
+def _shown(accuracy: float, interval: tuple[float, float]) -> tuple[str, str]:
+    """An accuracy and its 95 % interval, in per cent."""
     low, high = interval
-    return f"{100 * low:.1f} to {100 * high:.1f}"
+    return f"{100 * accuracy:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}"
 
 
 def show_predict(report: PredictReport, file: Path | None = None) -> None:

@@ -48,9 +48,8 @@ def groups_of(data: DataSpec, ids: Iterable[str]) -> set[str]:
     return {data.group_of(i) for i in ids}
 
 
-def alone_notes(data: DataSpec, ids: Sequence[str]) -> list[str]:
+def _alone_notes(alone: Sequence[str]) -> list[str]:
     """A note on samples that ``data.group`` puts into no group."""
-    alone = [i for i in ids if data.group_of(i) == i] if data.group is not None else []
     if not alone:
         return []
     return [f"data.group matches no part of {counted(len(alone), 'id')}, each a group of its own: {first_few(alone)}"]
@@ -65,8 +64,8 @@ def group_notes(data: DataSpec, shards: Iterable[PlannedShard]) -> list[str]:
         return []
     parts = [(shard, shard.ids) for shard in shards]
     ids = [i for _, some in parts for i in some]
-    notes = alone_notes(data, ids)
-    if ids and all(data.group_of(i) == i for i in ids):
+    alone = [i for i in ids if data.group_of(i) == i]
+    if ids and len(alone) == len(ids):
         raise RecipeError(
             f"data.group matches a part of none of {counted(len(ids), 'id')}",
             got=f"data.group = {data.group!r}; the first id: {min(ids)!r}",
@@ -76,8 +75,8 @@ def group_notes(data: DataSpec, shards: Iterable[PlannedShard]) -> list[str]:
         groups_of(data, [i for shard, some in parts if (shard.name == HELD_OUT) == held for i in some])
         for held in (False, True)
     )
-    notes.insert(0, f"{counted(len(ids), 'sample')} of {counted(len(trained | tested), 'group')} (data.group)")
-    return notes + _both_sides_notes(trained & tested)
+    said = f"{counted(len(ids), 'sample')} of {counted(len(trained | tested), 'group')} (data.group)"
+    return [said, *_alone_notes(alone), *_both_sides_notes(trained & tested)]
 
 
 def more_group_notes(data: DataSpec, store: FeatureStore, shards: Sequence[PlannedShard]) -> list[str]:
@@ -96,7 +95,8 @@ def more_group_notes(data: DataSpec, store: FeatureStore, shards: Sequence[Plann
         f"one trains each of these anew: {first_few(parted)}"
     )
     both = {group for group, names in places.items() if HELD_OUT in names and len(names) > 1}
-    return [*alone_notes(data, ids), *([note] if parted else []), *_both_sides_notes(both)]
+    alone = [i for i in ids if data.group_of(i) == i]
+    return [*_alone_notes(alone), *([note] if parted else []), *_both_sides_notes(both)]
 
 
 def _both_sides_notes(groups: set[str]) -> list[str]:
