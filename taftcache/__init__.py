@@ -72,7 +72,7 @@ NAMES = {
     "stages.forget.pin": "Pin",
     "stages.forget.receipts": "Answer Proof Receipt ReceiptsReport receipts",
     "stages.look.duplicates": "DuplicatesReport Pair duplicates",
-    "stages.look.evaluation": "Against EvaluateReport evaluate",
+    "stages.look.evaluation": "Against Difference EvaluateReport evaluate",
     "stages.look.influence": "InfluentialSample QueryInfluence SampleInfluence query_influence sample_influence",
     "stages.look.inside.classes": "ClassInShard ClassReport inspect_class",
     "stages.look.inside.component_files": "ComponentFileReport inspect_component",

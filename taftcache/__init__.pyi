@@ -129,6 +129,7 @@ from taftcache.stages.look.duplicates import DuplicatesReport as DuplicatesRepor
 from taftcache.stages.look.duplicates import Pair as Pair
 from taftcache.stages.look.duplicates import duplicates as duplicates
 from taftcache.stages.look.evaluation import Against as Against
+from taftcache.stages.look.evaluation import Difference as Difference
 from taftcache.stages.look.evaluation import EvaluateReport as EvaluateReport
 from taftcache.stages.look.evaluation import evaluate as evaluate
 from taftcache.stages.look.influence import InfluentialSample as InfluentialSample

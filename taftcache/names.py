@@ -143,12 +143,15 @@ def tail_text(backbone: Mapping[str, Any], start: str, numbers: int) -> str:
     return f"a head on {read} ({counted(numbers, 'number')} a sample)"
 
 
-def points_text(ahead: float, interval: tuple[float, float]) -> str:
-    """``+2.19 points, 95 % interval +0.3 to +4.1``, for the difference of two accuracies; more digits for many rows."""
+def points_text(ahead: float, interval: tuple[float, float], *, brief: bool = False) -> str:
+    """``+2.19 points, 95 % interval +0.3 to +4.1``, for the difference of two accuracies; more digits for many rows.
+
+    brief: ``+2.19 (+0.3 to +4.1)``.
+    """
     low, high = (100 * end for end in interval)
     digits = max(1, -floor(log10(high - low))) if high > low else 1
-    gain = f"{100 * ahead:+z.{digits + 1}f} points"
-    return f"{gain}, 95 % interval {low:+z.{digits}f} to {high:+z.{digits}f}"
+    gain, between = f"{100 * ahead:+z.{digits + 1}f}", f"{low:+z.{digits}f} to {high:+z.{digits}f}"
+    return f"{gain} ({between})" if brief else f"{gain} points, 95 % interval {between}"
 
 
 def counted(count: int, thing: str) -> str:

@@ -391,6 +391,10 @@ def evaluate(
     proven: Annotated[
         bool, typer.Option("--proven", help="say how many labels the certificates show to be the exact optimum's")
     ] = False,
+    reference: Annotated[
+        str | None,
+        typer.Option("--reference", metavar="MODEL", help="compare each of the others with this one, row by row"),
+    ] = None,
     on: Annotated[
         Path | None,
         typer.Option(
@@ -430,6 +434,8 @@ def evaluate(
 
     Example: taftcache evaluate stores/quickstart --probe
 
+    Example: taftcache evaluate stores/quickstart --reference components/000
+
     Example: taftcache evaluate stores/quickstart --on labels.csv --by species
     """
     of_held_out = {"--without": without, "--probe": probe, "--proven": proven}
@@ -443,13 +449,22 @@ def evaluate(
         )
     with bars(as_json) as progress:
         if on is None:
-            report = taftcache.evaluate(store, progress=progress, without=without or [], probe=probe, proven=proven)
+            report = taftcache.evaluate(
+                store, progress=progress, without=without or [], probe=probe, proven=proven, reference=reference
+            )
             print_report(report, as_json)
             return
         columns = taftcache.Columns(vectors=vectors, labels=labels, ids=ids) if any(of_vectors.values()) else None
         allowed = consent_to(weights=weights, hub=allow_hub)
         found = taftcache.evaluate_on(
-            store, on, by=by, columns=columns, overrides=set_ or [], consent=allowed, progress=progress
+            store,
+            on,
+            by=by,
+            reference=reference,
+            columns=columns,
+            overrides=set_ or [],
+            consent=allowed,
+            progress=progress,
         )
     print_report(found, as_json)
 

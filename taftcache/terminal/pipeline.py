@@ -284,25 +284,25 @@ def show_compose(report: ComposeReport) -> None:
 
 def show_evaluate(report: EvaluateReport) -> None:
     """Accuracy of every model."""
-    proven = ["labels proven"] if report.proven else []
-    table = Table(
-        "model", "accuracy", "95 % interval", *proven, title=counted(report.rows, "held-out row"), title_justify="left"
-    )
+    proven, beside = ["labels proven"] if report.proven else [], _ahead_of(report)
+    title = counted(report.rows, "held-out row")
+    table = Table("model", "accuracy", "95 % interval", *beside, *proven, title=title, title_justify="left")
     for name, value in report.accuracy.items():
         share = [f"{at_least(round(100 * report.proven[name], 9), '.3g')} %"] if name in report.proven else []
-        table.add_row(_titled(name), *_shown(value, report.intervals[name]), *share)
+        table.add_row(_titled(name), *_shown(value, report.intervals[name]), *_ahead(report, name), *share)
     print_table(table)
-    if beside := _beside_accuracy(report):
-        say(*beside)
+    if lines := _beside_accuracy(report):
+        say(*lines)
     print_notes(report.notes)
 
 
 def show_evaluate_on(report: EvaluateOnReport) -> None:
     """Accuracy of every model on another labelled set, and of the default one for each value of a column of it."""
     say(counted(report.rows, "row") + (f" of {report.data}" if report.data is not None else ""))
-    table = Table("model", "accuracy", "95 % interval", "balanced")
+    table = Table("model", "accuracy", "95 % interval", "balanced", *_ahead_of(report))
     for name, value in report.accuracy.items():
-        table.add_row(_titled(name), *_shown(value, report.intervals[name]), f"{100 * report.balanced[name]:.2f} %")
+        mean = f"{100 * report.balanced[name]:.2f} %"
+        table.add_row(_titled(name), *_shown(value, report.intervals[name]), mean, *_ahead(report, name))
     print_table(table)
     name = _TITLES.get(report.default, report.default)
     if (own := report.calibration.get(report.default)) is not None:
@@ -324,6 +324,19 @@ def show_evaluate_on(report: EvaluateOnReport) -> None:
 def _titled(name: str) -> str:
     """A model's name, or words for what has none in the store."""
     return _TITLES[name] if name == UNTOUCHED else name
+
+
+def _ahead_of(report: EvaluateReport | EvaluateOnReport) -> list[str]:
+    """The heading of ``_ahead``, if models were compared with one of them."""
+    return [f"ahead of {report.reference}, in points (95 %)"] if report.differences else []
+
+
+def _ahead(report: EvaluateReport | EvaluateOnReport, name: str) -> list[str]:
+    """By how many points a model is ahead of the one that it was compared with, and the interval of that."""
+    if not report.differences:
+        return []
+    found = report.differences.get(name)
+    return ["" if found is None else points_text(found.ahead, found.interval, brief=True)]
 
 
 def _shown(accuracy: float, interval: tuple[float, float]) -> tuple[str, str]:

@@ -42,7 +42,7 @@ TRAIN = {"store", "root_digest", "trained", "kept", "certificates", "composed", 
 COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "changed", "models", "made", "left_out"}
 COMPOSE |= {"coefficients", "dropped", "held_out", "certificate", "moved", "passes", "seconds", "notes"}
 EVALUATE = {"store", "root_digest", "rows", "accuracy", "default", "intervals", "against", "proven", "notes"}
-EVALUATE |= {"outdated", "calibration", "majority", "balanced"}
+EVALUATE |= {"outdated", "calibration", "majority", "balanced", "reference", "differences"}
 EVALUATE_ON = EVALUATE - {"against", "proven"} | {"data", "by", "values", "unknown", "unreadable"}
 PREDICT = {"store", "root_digest", "model", "predictions", "notes", "unreadable"}
 PREDICTION = {"image", "labels", "logits", "margin", "alike", "index", "probabilities"}
@@ -230,6 +230,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
         (("inspect", store, "--shard", "000"), ["digits/", "(train)", "sampled now", "‖Δw−Δw*‖"]),
         (("inspect", store, "--class", "7", "--ids"), ["digits/"]),
         (("evaluate", store, "--without", "001"), ["mean of 1 of 2 components"]),
+        (("evaluate", store, "--reference", "components/000"), ["ahead of", "components/000,", " to +"]),
         (("evaluate", store, "--on", seen, "--by", "camera"), [f"42 rows of {seen}", "camera", "(no value)", "T = "]),
         (("export", store, tmp_path / "out.npz", "--format", "npz"), ["out.npz", "rows of root"]),
         (("report", store, "-o", tmp_path / "report.html", "--no-neighbours"), ["report.html", "samples"]),

@@ -21,6 +21,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError, UnreadableImage
 from taftcache.names import HEAD, MEAN
+from taftcache.report.paired import row_verdict
 from tests.stages.making import digits, open_store, recipe, tree
 
 
@@ -60,6 +61,32 @@ def test_images_of_held_out_rows_have_the_accuracies_of_evaluate(photographed, i
                                   overrides=keys)  # fmt: skip
     assert {g.value for g in again.values} == {"1", ""}
     assert "of fewer than 20 rows, too few to tell: " in again.notes[-1]
+
+
+def test_models_are_compared_with_one_that_is_named(photographed, images, tmp_path):
+    """Row by row, on held-out rows and on others: the gain of each is that of its own hits over the reference's."""
+    with FeatureStore(photographed) as store:
+        held, default = store.held_out, taftcache.evaluate(store).default
+        rows = [(i, store.classes[k]) for i, k in zip(held.sample_ids, held.labels, strict=True)]
+        right = {
+            name: taftcache.logits(store, held, model=name, device="cpu").argmax(1) == held.labels
+            for name in ("components/000", default)
+        }
+        own = taftcache.evaluate(store, reference="components/000")
+    file = table(tmp_path / "other.csv", rows, "file", "label")
+    other = taftcache.evaluate_on(photographed, file, reference="components/000", overrides={"data.root": str(images)})
+    ahead, interval, verdict = row_verdict(right[default], right["components/000"])
+    for report in (own, other):
+        assert (report.reference, set(report.differences)) == (
+            "components/000",
+            {*report.accuracy} - {"components/000"},
+        )
+        found = report.differences[default]
+        assert (found.ahead, found.interval, found.verdict) == (ahead, interval, verdict)
+    assert not taftcache.evaluate(photographed).differences
+    for run in (taftcache.evaluate, lambda *a, **k: taftcache.evaluate_on(*a, file, **k)):
+        with pytest.raises(StoreError, match="no model named models/none"):
+            run(photographed, reference="models/none")
 
 
 def test_a_folder_says_what_was_left_out_and_what_was_trained_on(photographed, images, tmp_path, monkeypatch):

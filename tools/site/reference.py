@@ -85,9 +85,10 @@ AREAS = (
         "records",
         "Records and types",
         "What reports hold, and what arguments may be, to annotate a program with.",
-        "Place Picture Overrides Loss Executor Layout Score Calibration Alike Match Against ValueAccuracy Probe Fault "
-        "Integrity ShardFigures ClassInShard Activations Suspect Outlier Pair InfluentialSample RidgeChoice SolveStats "
-        "JudgedCertificate RenewedCertificate CheckedCertificate HeldOutChange Receipt Proof Answer Finding Pin Budget "
+        "Place Picture Overrides Loss Executor Layout Score Calibration Alike Match Against Difference ValueAccuracy "
+        "Probe Fault Integrity ShardFigures ClassInShard Activations Suspect Outlier Pair InfluentialSample "
+        "RidgeChoice SolveStats JudgedCertificate RenewedCertificate CheckedCertificate HeldOutChange Receipt Proof "
+        "Answer Finding Pin Budget "
         "CompareSpec ExtractSpec ForgetSpec",
     ),
     Area(

@@ -40,7 +40,15 @@ from taftcache.stages.extract.looking import check_there, data_section, full_pat
 from taftcache.stages.files.vector_files import SUFFIXES, column_of, open_vectors, vectors_of_hdf5
 from taftcache.stages.files.vectors import Vectors
 from taftcache.stages.look.duplicates import Hashes, row_hashes
-from taftcache.stages.look.evaluation import SEARCHED, accuracy_interval, ahead_notes, balanced
+from taftcache.stages.look.evaluation import (
+    SEARCHED,
+    Difference,
+    accuracy_interval,
+    ahead_notes,
+    balanced,
+    check_reference,
+    differences,
+)
 from taftcache.stages.look.prediction import frozen_of
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import Scorer
@@ -78,11 +86,11 @@ class EvaluateOnReport(Report):
     not have, by class: they are left out. unreadable: images that were left out, and why. majority: the share of rows
     that the commonest class has. accuracy: by model, 0 to 1, as in ``EvaluateReport``. intervals: 95 % interval of each
     accuracy (Wilson's). balanced: by model, the mean of its accuracies on each class that has rows. default: the model
-    that ``predict`` takes unless one is named. calibration: by composed model, what its probabilities are worth here,
-    at the temperature of the store's held-out rows; none without these. by: the column that was named. values: the
-    default model's accuracy on the rows with each of its values, the worst first. outdated: models that were solved
-    from other rows than the store has now. notes: what was left out, which classes have no row, which values have few,
-    and more.
+    that ``predict`` takes unless one is named. reference, differences: as in ``EvaluateReport``. calibration: by
+    composed model, what its probabilities are worth here, at the temperature of the store's held-out rows; none without
+    these. by: the column that was named. values: the default model's accuracy on the rows with each of its values, the
+    worst first. outdated: models that were solved from other rows than the store has now. notes: what was left out,
+    which classes have no row, which values have few, and more.
     """
 
     store: Path
@@ -94,6 +102,8 @@ class EvaluateOnReport(Report):
     balanced: dict[str, float]
     default: str
     intervals: dict[str, tuple[float, float]]
+    reference: str | None = None
+    differences: dict[str, Difference] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     calibration: dict[str, Calibration] = field(default_factory=dict)
@@ -109,6 +119,7 @@ def evaluate_on(
     data: Path | str | tuple[ArrayLike, ArrayLike],
     *,
     by: str | ArrayLike | None = None,
+    reference: str | None = None,
     columns: Columns | None = None,
     overrides: Overrides = (),
     consent: Consent | None = None,
@@ -128,6 +139,7 @@ def evaluate_on(
         by: a column of the table (for vectors also of their file, or of the table with their labels), for the accuracy
             on the rows with each of its values; or these values themselves [n], one for each row, in the order of x or
             of the table.
+        reference: a model that each of the others is compared with, row by row.
         columns: the names of arrays or columns in a file of vectors; or the file of their labels.
         overrides: ``data.image_key`` and ``data.label_key``, the columns of paths and labels, if they have no usual
             name, and not that of the store's own table; ``data.root``, what paths start from; ``data.unreadable``, by
@@ -136,7 +148,8 @@ def evaluate_on(
 
     Raises:
         DataError: no labelled images or vectors there, none of the store's classes, or no such column.
-        UnreadableImage: an image that cannot be read. StoreError: the store has no model, or no classes.
+        UnreadableImage: an image that cannot be read. StoreError: the store has no model, not ``reference``, or no
+        classes.
         BackboneError, IdentityError, UntrustedStore: as for ``TangentModel.load``.
     """
     assert isinstance(store, FeatureStore)
@@ -144,6 +157,7 @@ def evaluate_on(
     progress, default = or_silent(progress), model_of(store.objects())
     if default not in store.objects():
         raise no_model(store, default)
+    check_reference(store, reference)
     with ExitStack() as stack:
         if scaling_of(store.identity) is None:
             asked = _images(store, data, by, columns, overrides, consent)
@@ -173,6 +187,8 @@ def evaluate_on(
         balanced={name: balanced(hit, labels) for name, hit in hits.items()},
         default=default,
         intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
+        reference=reference,
+        differences=differences(reference, hits),
         unknown=unknown,
         unreadable=scores.unreadable,
         calibration={name: sums.calibration(scores.temperatures[name]) for name, sums in scores.sums.items()},

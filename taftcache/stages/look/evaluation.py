@@ -21,7 +21,7 @@ from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import ArgumentError, StoreError, check_several
 from taftcache.model.calibration import FEW, FIRST, Calibration, calibration_of, temperature_of
 from taftcache.model.card import Score
-from taftcache.model.component import StoredComponents, read_base, read_component
+from taftcache.model.component import StoredComponents, no_model, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.members import imported
 from taftcache.model.meta import ComponentMeta, magnitude, meta_of
@@ -68,18 +68,23 @@ SEARCHED = 1 << 30  # bytes of a store, all of which are read for copies in seco
 
 
 @dataclass(frozen=True, kw_only=True)
-class Against:
-    """The store's default model beside the linear probe, on the same rows.
+class Difference:
+    """One model beside another, on the same rows.
 
-    ahead: by how much the model's accuracy is larger. interval: 95 % interval of that. From the rows on which only one
-    of the two is right (Agresti and Min, 2005: half a row is added to each cell). verdict: what the interval says.
-    probe: the linear probe.
+    ahead: by how much its accuracy is larger. interval: 95 % interval of that. From the rows on which only one of the
+    two is right (Agresti and Min, 2005: half a row is added to each cell). verdict: what the interval says.
     """
 
-    model: str
     ahead: float
     interval: tuple[float, float]
     verdict: Literal["ahead", "within noise", "behind"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Against(Difference):
+    """The store's default ``model`` beside the linear probe ``probe``."""
+
+    model: str
     probe: Probe
 
 
@@ -93,12 +98,13 @@ class EvaluateReport(Report):
     as long as there is no model. default: the model that ``predict`` takes unless one is named, if there is any. See
     ``model_of``. intervals: 95 % interval of each accuracy (Wilson's). calibration: what the probabilities
     softmax(logits / T) of each composed model and of the probe are worth. against: the linear probe, if it was asked
-    for and the rows allow one. proven: the share of labels that the certificates show to be those of the exact optimum,
-    by model. It is there if it was asked for. outdated: models that were solved from other rows than the store has now.
-    notes: why there is no probe or no proof, which model does better than the default one, and more. Which held-out
-    rows hold the bytes of a training row (looked for beside the probe, or if the store is a folder of at most 1 GiB),
-    which classes only they or only training rows have, whether probabilities rest on few of them, and which private
-    models have a learning rate that they chose.
+    for and the rows allow one. reference: the model that was named to compare the others with. differences: every other
+    model's, by name, and the probe's, beside it. proven: the share of labels that the certificates show to be those of
+    the exact optimum, by model. It is there if it was asked for. outdated: models that were solved from other rows than
+    the store has now. notes: why there is no probe or no proof, which model does better than the default one, and more.
+    Which held-out rows hold the bytes of a training row (looked for beside the probe, or if the store is a folder of at
+    most 1 GiB), which classes only they or only training rows have, whether probabilities rest on few of them, and
+    which private models have a learning rate that they chose.
     """
 
     store: Path
@@ -111,6 +117,8 @@ class EvaluateReport(Report):
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     calibration: dict[str, Calibration] = field(default_factory=dict)
     against: Against | None = None
+    reference: str | None = None
+    differences: dict[str, Difference] = field(default_factory=dict)
     proven: dict[str, float] = field(default_factory=dict)
     outdated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -124,6 +132,7 @@ def evaluate(
     without: Sequence[str] = (),
     probe: bool | Literal["quick"] = False,
     proven: bool = False,
+    reference: str | None = None,
 ) -> EvaluateReport:
     """Top-1 accuracy of the base point, every component and every model on the held-out group, in one pass, or in
     several if the models together take more than ``solver.memory``.
@@ -134,10 +143,11 @@ def evaluate(
             default model with it, and look for training rows among the held-out group of a store of any size. "quick":
             unless it would take long, which a note then says.
         proven: also say for each model how many of the rows' labels its certificate shows to be the exact optimum's.
+        reference: a model that each of the others is compared with, row by row.
 
     Raises:
-        StoreError: the store has no held-out rows, or no classes. RecipeError: ``without`` names no component, or
-            leaves none over.
+        StoreError: the store has no held-out rows, no classes, or no model ``reference``. RecipeError: ``without``
+            names no component, or leaves none over.
     """
     assert isinstance(store, FeatureStore)
     check_several(without=without)
@@ -147,6 +157,7 @@ def evaluate(
     progress, rows = or_silent(progress), _held_out(store)
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
+    check_reference(store, reference)
     models = StoredComponents(store, names, settings.base)
     notes = [*outdated_notes(store, settings.keys), *kept_notes(store), *subtracted_notes(store)]
     notes += [*unshared_by(store, rows), *_tuned(models.metas())]
@@ -191,6 +202,8 @@ def evaluate(
         intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
         calibration=calibration,
         against=against,
+        reference=reference,
+        differences=differences(reference, hits),
         proven=shares,
         outdated=outdated(store, settings.keys),
         notes=notes,
@@ -243,8 +256,7 @@ def _beside_probe(
             f"the linear probe was fitted to {fitted.rows} of {fitted.of} training rows, evenly taken: more of its "
             "features have no room in memory"
         )
-    ahead, interval, verdict = row_verdict(hits[default], hits[PROBE])
-    return Against(model=default, ahead=ahead, interval=interval, verdict=verdict, probe=fitted), notes
+    return Against(model=default, probe=fitted, **row_verdict(hits[default], hits[PROBE])._asdict()), notes
 
 
 def _few_rows(store: FeatureStore, against: Against | None) -> list[str]:
@@ -265,6 +277,20 @@ def _rows_of_classes(store: FeatureStore) -> tuple[int, int]:
     """The fewest and the most training rows of a class that has any."""
     counts = sum((Counter(shard.statistics["rows_per_class"]) for shard in store.shards), Counter[int]())
     return min(counts.values(), default=0), max(counts.values(), default=0)
+
+
+def check_reference(store: FeatureStore, reference: str | None) -> None:
+    """StoreError if a model is named that the store does not have."""
+    if reference is not None and not (is_model(reference) and reference in store.objects()):
+        raise no_model(store, reference)
+
+
+def differences(reference: str | None, hits: Mapping[str, NDArray[np.bool_]]) -> dict[str, Difference]:
+    """Every model beside ``reference``, from which rows [n] each is right on; none if that is not among them."""
+    if reference is None or reference not in hits:
+        return {}
+    beside = {name: row_verdict(hit, hits[reference]) for name, hit in hits.items() if name != reference}
+    return {name: Difference(**found._asdict()) for name, found in beside.items()}
 
 
 def ahead_notes(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
