@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 from taftcache.cache.opening import Place, at_its_place
@@ -19,14 +20,14 @@ PANELS = ("overview", "map", "classes", "shards", "training", "ledger")
 class Panel:
     """One view of a store in a frame of its own; a notebook displays it when a cell ends with it."""
 
-    def __init__(self, page: bytes, height: int) -> None:
-        self._page, self._height = page, height
+    def __init__(self, page: bytes, height: int, title: str) -> None:
+        self._page, self._height, self._title = page, height, title
 
     def _repr_html_(self) -> str:
         # in single quotes, of which scripts and JSON have few: escaped double quotes were a third of a panel
         text = self._page.decode().replace("&", "&amp;").replace("'", "&#39;")
         return (
-            f'<iframe srcdoc=\'{text}\' sandbox="allow-scripts allow-downloads" title="taftcache"'
+            f'<iframe srcdoc=\'{text}\' sandbox="allow-scripts allow-downloads" title="{escape(self._title)}"'
             f' style="width:100%;height:{self._height}px;border:0"></iframe>'
         )
 
@@ -59,10 +60,10 @@ class StoreView:
         """One of the views overview, map, classes, shards, training and ledger; ArgumentError for another name."""
         if name not in PANELS:
             raise ArgumentError(f"the page has no view {name!r}", got=name, do=f"one of {', '.join(PANELS)}")
-        return Panel(report_page(self._title, self._data, name), height)
+        return Panel(report_page(self._title, self._data, name), height, f"taftcache {name} of {self._title}")
 
     def _repr_html_(self) -> str:
-        return Panel(report_page(self._title, self._data), 820)._repr_html_()
+        return Panel(report_page(self._title, self._data), 820, f"taftcache view of {self._title}")._repr_html_()
 
 
 @at_its_place()

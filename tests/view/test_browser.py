@@ -157,6 +157,7 @@ def test_in_a_readers_own_colours_it_is_seen_what_is_chosen(browse, server):
     page.tab.click("main tbody button.thumb")
     page.until("document.querySelector('tr[aria-current=true]')")
     assert page.tab.evaluate(DRAWN, 'tr[aria-current="true"]')["line"] == "solid"
+    assert page.tab.evaluate(DRAWN, "nav a[aria-current]")["line"] == "solid"
     page.go("map")
     page.tab.click(".cell .name")
     page.tab.wait_for_selector(".cell.open")

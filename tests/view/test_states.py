@@ -326,9 +326,9 @@ def test_a_list_that_begins_does_not_wait_for_another(browse, server):
     page, said = browse(), [{"state": "working"}]
     page.tab.route("**/check?*", lambda asked: asked.fulfill(json=said[0]))
     page.open(server.url + "#check")
-    page.until("document.querySelector('#check [role=status]').textContent === 'starting …'")
+    page.until("document.querySelector('#check .quiet').textContent === 'starting …'")
     said[0] = {"state": "busy", "with": "outliers"}
-    page.until("document.querySelector('#check [role=status]').textContent === 'waiting for another list …'")
+    page.until("document.querySelector('#check .quiet').textContent === 'waiting for another list …'")
     page.go("ledger")
 
 

@@ -3,6 +3,7 @@ priced, and two models are compared."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shlex
@@ -104,6 +105,19 @@ def test_rows_of_a_shard_that_changed_since_are_perhaps_trained_on(browse, serve
     page.tab.wait_for_selector("aside table")
     (line,) = [text for text in page.tab.locator("aside tr").all_inner_texts() if text.startswith("model of all rows")]
     assert "perhaps trained on this row" in line
+    meaning = "nothing says which rows the model saw"
+    assert meaning in page.tab.inner_text("aside")
+
+    def perhaps(route):
+        body = route.fetch().json()
+        if body["state"] == "done":
+            body["before"]["trained"]["data"] = base64.b64encode(bytes([2] * len(table))).decode()
+        route.fulfill(json=body)
+
+    page.tab.route("**/compare?*", perhaps)
+    page.go("compare")
+    page.tab.wait_for_selector("#changes")
+    assert meaning in page.tab.inner_text("main")
 
 
 @pytest.mark.full

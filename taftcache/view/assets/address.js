@@ -132,6 +132,12 @@ export function basketStays() {
   return text.length <= LONGEST ? "" : kept(keyOf(text)) === text ? "tab" : "nowhere";
 }
 
+// The id of the sample that the view shows beside it; null without one.
+function besideView() {
+  if (!BESIDE.includes(state.view)) return null;
+  return state.selected === null ? state.missing : state.ids[state.selected];
+}
+
 function written() {
   const query = new URLSearchParams();
   for (const [key, part] of Object.entries({ ...PARTS, basket: BASKET })) {
@@ -139,14 +145,18 @@ function written() {
     if (text) query.set(key, shortened(text));
   }
   if (state.lostBasket) query.set("basket", state.lostBasket);
-  const id = state.selected === null ? state.missing : state.ids[state.selected],
-    sample = BESIDE.includes(state.view) && id !== null ? "/" + encodeURIComponent(id) : "";
+  const id = besideView(),
+    sample = id === null ? "" : "/" + encodeURIComponent(id);
   const tail = query.toString();
   return `#${state.view}${sample}${tail ? "?" + tail : ""}`;
 }
 
-// Put what is chosen now into the address, as the same place in the tab's history.
-export const keep = () => attempt(() => history.replaceState({ kept: true }, "", written()));
+// Put what is chosen now into the address, as the same place in the tab's history, and the view or its sample into the
+// title.
+export function keep() {
+  attempt(() => history.replaceState({ kept: true }, "", written()));
+  document.title = `${besideView() ?? document.querySelector("h1")?.textContent} · ${state.overview.report.store}`;
+}
 
 // Take the address in. One without choices, typed or followed from a link, changes the view alone.
 export function restore(first) {

@@ -31,7 +31,8 @@ export function basketView(main) {
   const head = h("div"),
     region = scrolled(table("Basket", COLUMNS, []), true),
     more = quiet(`${LISTED} are listed; the headers sort all.`),
-    samples = section("Samples", h("p", { class: "tools" }, emptyButton()), region, more);
+    title = h("h1", { tabindex: "-1" }, "Basket"),
+    samples = section("Samples", region, more);
   function draw() {
     const rows = [...state.basket].sort((a, b) => a - b);
     head.replaceChildren(...(rows.length ? about(rows) : [h("p", {}, state.lostBasket ? LOST : EMPTY)]));
@@ -39,8 +40,11 @@ export function basketView(main) {
     more.hidden = rows.length <= LISTED;
     samples.hidden = !rows.length;
   }
-  main.append(h("h1", {}, "Basket"), ...missing(), head, samples);
-  onPick(head, draw);
+  main.append(title, ...missing(), head, h("p", { class: "tools" }, emptyButton()), samples);
+  onPick(head, () => {
+    draw();
+    if (!state.basket.size && document.activeElement === document.body) title.focus(); // its button went with the last
+  });
   draw();
 }
 
@@ -159,7 +163,7 @@ const SHARDS = [
 // The solve without them, when it is asked for.
 function change(rows) {
   const query = asked(rows),
-    place = h("div", { id: "change", role: "status", "aria-live": "polite" });
+    place = h("div", { id: "change" });
   const disabled = query.length > LONGEST_QUERY,
     attributes = { id: "solve-many", disabled };
   return section(

@@ -4,7 +4,7 @@ import { unmodified } from "./lines.js";
 import { counted, short } from "./numbers.js";
 import { isPicked, onPick, pick } from "./picked.js";
 import { peeks, thumbnail } from "./pictures.js";
-import { className, judge, state, trainedOn, UNKNOWN } from "./state.js";
+import { className, judge, state, takenFor, trainedOn, UNKNOWN } from "./state.js";
 
 const LEAST = 104, // px, of a cell's width
   LINE = 18, // px, of the text below its picture
@@ -13,11 +13,6 @@ const GAP = 6; // px, below the text
 const BEYOND = 2; // lines of cells above and below what is seen
 const REST_MS = 60; // without scrolling, until pictures are asked for
 const POOL = 600; // pictures that are kept until they are seen again
-const BY = {
-  yes: ", by a model that was trained on it",
-  perhaps: ", by a model that was perhaps trained on it",
-  "": "",
-};
 
 // open(row) shows a sample. Returns {node, fill(rows), lay: after the room has changed}.
 export function pictureCells(open) {
@@ -127,7 +122,6 @@ function cellOf(row, image) {
     known = classes && classes[row] !== UNKNOWN,
     ahead = margin && !Number.isNaN(margin[row]) ? `margin ${short(margin[row])}` : "";
   const saw = trainedOn(state.shard[row], name);
-  const said = known ? `, taken for ${className(classes[row])}${BY[saw]}${ahead && ", "}${ahead}` : "";
   return h(
     "div",
     {
@@ -136,7 +130,7 @@ function cellOf(row, image) {
       role: "option",
       "data-row": row,
       "aria-selected": String(isPicked(row)),
-      "aria-label": `${state.ids[row]}, class ${label}${said}`,
+      "aria-label": `${state.ids[row]}, class ${label}${takenFor(row)}${known && ahead ? ", " + ahead : ""}`,
     },
     h("span", { class: "frame" }, image),
     h("span", { class: "tick", title: "into the basket, or out of it" }, "✓"),

@@ -4,6 +4,7 @@ import { confused, LISTS } from "./check_lists.js";
 import { button, choice, h, oneOf, quiet, scrolled, sorted, table, working } from "./elements.js";
 import { saveIds, saveTable } from "./files.js";
 import { reveal } from "./lines.js";
+import { tell } from "./live.js";
 import { count, counted, inLine } from "./numbers.js";
 import { isPicked, keepButton, pickBox, pickedBar } from "./picked.js";
 import { aboutPictures, peeks, pictureNote, thumbnail } from "./pictures.js";
@@ -55,6 +56,8 @@ export function checksView(main) {
     for (const tab of tabs) tab.setAttribute("aria-pressed", tab.dataset.name === state.check.list);
     place.replaceChildren(...listed({ open, draw }));
     if (id) document.getElementById(id)?.focus();
+    const said = place.querySelector("#lines, #why");
+    if (said) tell(`${LISTS[state.check.list].title}: ${said.textContent}`);
   }
   aboutPictures().then(({ why_not: why }) => {
     here.pictures = !why;
@@ -106,7 +109,7 @@ function listed(on) {
     h("p", {}, list.said),
     ...list.notes.map((note) => quiet(note)),
     tools(list, lines, () => sorted(title, columns, lines), on),
-    h("p", { id: "lines", role: "status", "data-count": lines.length }, shown),
+    h("p", { id: "lines", "data-count": lines.length }, shown),
     lines.length ? scrolled(table(title, columns, lines, mark, LISTED), true) : null,
   ].filter((part) => part !== null);
 }

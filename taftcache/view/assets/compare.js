@@ -2,7 +2,8 @@
 import { keep, lookAtSample } from "./address.js";
 import { keepButton } from "./picked.js";
 import { chart, css, dropCharts, PALETTE } from "./charts.js";
-import { choice, h, link, quiet, scrolled, table, verdict } from "./elements.js";
+import { choice, h, link, perhapsNote, quiet, scrolled, table, verdict } from "./elements.js";
+import { tell, tellProgress } from "./live.js";
 import { count, counted, noun, percent, short } from "./numbers.js";
 import { ask, askUntilDone, source, unpack } from "./source.js";
 import { modelTitle, noModel, state } from "./state.js";
@@ -78,10 +79,12 @@ function begin(offer, controls, place) {
     const classes = [["", "all"], ...answer.classes.map((name) => [name, name])];
     labels.replaceChildren(select("class", "Class", classes, draw, "label"));
     draw();
+    tell(place.querySelector("#changes").textContent);
   }
   function draw() {
     keep();
     if (answer) show(place, offer, answer);
+    if (answer) tell(place.querySelector("#listed").textContent);
   }
   work();
 }
@@ -92,10 +95,15 @@ async function compared(place) {
     wanted = () => place.isConnected && before === state.pair.before && after === state.pair.after;
   const say = (answer) => {
     const done = answer.state === "working" ? `row ${count(answer.done)}` : "another comparison first";
-    place.replaceChildren(quiet(`Being compared: ${done} …`, { role: "status" }));
+    const text = `Being compared: ${done} …`;
+    tellProgress(text);
+    place.replaceChildren(quiet(text));
   };
   const found = await askUntilDone("compare", { before, after }, wanted, say);
-  if (found?.error) place.replaceChildren(h("p", {}, found.error));
+  if (found?.error) {
+    tell(found.error);
+    place.replaceChildren(h("p", {}, found.error));
+  }
   return found && !found.error ? unpack(found) : null;
 }
 
@@ -131,9 +139,10 @@ function show(place, offer, answer) {
   place.replaceChildren(
     ...ties(offer, answer),
     summary(answer.groups[state.pair.rows]),
-    h("p", { id: "listed", role: "status" }, `${counted(list.length, "sample")} listed`),
+    h("p", { id: "listed" }, `${counted(list.length, "sample")} listed`),
     ...(list.length ? [figure] : []),
     scrolled(table("Samples compared", columns(answer), list, null, LISTED), true),
+    perhapsNote(list.flatMap((k) => [SAW[answer.before.trained[k]], SAW[answer.after.trained[k]]])),
     h(
       "p",
       { class: "tools" },

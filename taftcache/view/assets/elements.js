@@ -1,4 +1,5 @@
 // Elements of the page.
+import { tellProgress } from "./live.js";
 import { byLines, controls, oneTabStop, sayHidden, watchColumns } from "./lines.js";
 
 // An element with attributes (on… are listeners) and children: nodes, texts, lists of them; null is left out.
@@ -124,10 +125,10 @@ export const quiet = (text, attributes = {}) => h("p", { class: "quiet", ...attr
 export const oneOf = (names) => [["", "all"], ...names.map((name, k) => [k, name])];
 
 // That something is being made, with a bar as far as it is known how far.
-export const working = (text, done, total) => [
-  quiet(text, { role: "status" }),
-  h("progress", { "aria-label": "being made", ...(total ? { max: total, value: done } : {}) }),
-];
+export function working(text, done, total) {
+  tellProgress(text);
+  return [quiet(text), h("progress", { "aria-label": "being made", ...(total ? { max: total, value: done } : {}) })];
+}
 
 export const card = (label, value) => h("div", { class: "card" }, h("b", {}, value), h("span", {}, label));
 
@@ -144,19 +145,21 @@ export const choice = (id, label, options, value, change) =>
     ),
   );
 
-const SAW = {
-  yes: "The model was trained on this row and its label",
-  perhaps:
-    "The shard has changed or was solved again since the model was made, or its solve was interrupted: nothing says " +
-    "which rows it saw",
-};
+// Below a table of verdicts: what "perhaps" means, where one of them says so.
+export const perhapsNote = (saw) =>
+  saw.includes("perhaps")
+    ? quiet(
+        "Perhaps: the row's shard has changed or was solved again since the model was made, or its solve was " +
+          "interrupted; nothing says which rows the model saw.",
+      )
+    : "";
 
 // What a model says of a row, given whether it was trained on it ("yes", "perhaps" or ""): then it is no judge of the
 // label, and a mark says so.
 export function verdict(saw, right, text, mark = "trained on this row") {
   if (!saw) return judgement(right, text);
   const said = h("span", { class: "quiet" }, saw === "yes" ? ` ${mark}` : ` perhaps ${mark}`);
-  return h("span", { title: SAW[saw] }, right ? text : judgement(false, text), said);
+  return h("span", {}, right ? text : judgement(false, text), said);
 }
 
 // A text marked as right or wrong, by more than its colour.

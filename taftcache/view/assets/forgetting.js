@@ -1,5 +1,6 @@
 // What forgetting one sample would change: the bound, and the solve without it.
 import { button, h } from "./elements.js";
+import { tell, tellProgress } from "./live.js";
 import { count, counted, noun, percent, short, shortBound } from "./numbers.js";
 import { askUntilDone, source } from "./source.js";
 import { className } from "./state.js";
@@ -8,7 +9,7 @@ export function forgetting(found) {
   if (found.private) return [h("h3", {}, "Privacy"), h("p", {}, found.private)];
   if (found.unsolved) return [h("h3", {}, "If it were forgotten"), h("p", {}, `Not known: ${found.unsolved}`)];
   if (!found.forget) return [];
-  const place = h("div", { id: "leave", role: "status", "aria-live": "polite" });
+  const place = h("div", { id: "leave" });
   const out = [h("h3", {}, "If it were forgotten"), h("p", {}, bounds(found.forget)), place];
   if (!source.live) return out;
   const text = `Solve shard ${found.shard} without it`,
@@ -37,11 +38,18 @@ export function solveButton(text, attributes, name, query, place, show) {
   const say = ({ state, steps, with: other }) => {
     const waits = `waiting for the solve without ${other || "several samples"} …`;
     place.textContent = state === "busy" ? waits : `solving, pass ${steps} …`;
+    tellProgress(place.textContent);
   };
+  // Not disabled meanwhile: it would lose the keyboard's focus.
   const onclick = async () => {
-    ask.disabled = true;
+    if (ask.getAttribute("aria-disabled") === "true") return;
+    ask.setAttribute("aria-disabled", true);
+    tell("solving …");
     const answer = await askUntilDone(name, query, () => place.isConnected, say);
-    if (answer) place.replaceChildren(...(answer.error ? [h("p", {}, answer.error)] : show(answer)));
+    ask.setAttribute("aria-disabled", false);
+    if (!answer) return;
+    place.replaceChildren(...(answer.error ? [h("p", {}, answer.error)] : show(answer)));
+    tell([...place.querySelectorAll("p")].map((line) => line.textContent).join(" "));
   };
   const ask = button(text, onclick, attributes);
   return h("p", {}, ask, h("span", { class: "quiet" }, " on the side; the store is not changed"));

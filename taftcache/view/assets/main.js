@@ -8,6 +8,7 @@ import { compareView } from "./compare.js";
 import { damagedLedger, showDamage } from "./damage.js";
 import { h } from "./elements.js";
 import { ledgerView } from "./ledger.js";
+import { tell, tellProgress, write } from "./live.js";
 import { mapView } from "./map/view.js";
 import { count } from "./numbers.js";
 import { overviewView } from "./overview.js";
@@ -52,18 +53,27 @@ function show(focus) {
     else link.removeAttribute("aria-current");
   const draw = view === "ledger" && !state.overview.ledger ? damagedLedger : VIEWS[view];
   shown = draw(main) || null;
-  if (state.lost.length) main.prepend(h("p", { id: "lost", role: "status" }, lostText()));
+  if (state.lost.length) showLost(main);
   main.dataset.view = view;
+  leavePanel(view);
   keep();
   if (!focus) return;
   scrollTo({ top: 0, behavior: "instant" });
   main.focus({ preventScroll: true });
 }
 
+// A panel shows one view without the header, which comes with the first other one: it leads back.
+function leavePanel(view) {
+  const { view: own } = document.documentElement.dataset;
+  if (own && own !== view) document.querySelector("header").hidden = false;
+}
+
 // What of the address is not in this tab; it is told once.
-function lostText() {
+function showLost(main) {
   const names = state.lost.splice(0).map((name) => (name === "basket" ? "the basket" : `what was chosen as “${name}”`));
-  return `Too long for the address, and not in this tab: ${names.join(", ")}.`;
+  const text = `Too long for the address, and not in this tab: ${names.join(", ")}.`;
+  main.prepend(h("p", { id: "lost" }, text));
+  tell(text);
 }
 
 // Links to views are the page's own: a frame of a notebook has no address that a browser could go to.
@@ -83,7 +93,10 @@ function followLinks() {
 }
 
 function showWork(text) {
-  document.getElementById("work").textContent = text;
+  const node = document.getElementById("work");
+  if (node.textContent && !text) tell("Everything is computed.");
+  else if (text) tellProgress(text);
+  write(node, text);
 }
 
 function workText(stages) {
@@ -116,7 +129,8 @@ async function follow() {
   for (;;) {
     const now = await ask("progress").catch(() => null);
     if (now === null) {
-      showWork(outdated() ? "" : ENDED);
+      write(document.getElementById("work"), outdated() ? "" : ENDED);
+      if (!outdated()) tell(ENDED);
       return;
     }
     const all = Object.values(now.stages),
@@ -152,7 +166,7 @@ async function begin() {
   const r = state.overview.report;
   document.getElementById("store").textContent = r.store;
   document.getElementById("root").textContent = "root " + r.root_digest.slice(0, 16);
-  if (document.documentElement.dataset.view) document.querySelector("header").hidden = true;
+  document.querySelector("header").hidden = Boolean(document.documentElement.dataset.view);
   if (REPORT) {
     state.stages = REPORT.progress.stages;
     await loadColumns();

@@ -1,8 +1,12 @@
 // The samples in the page's basket: put there, or taken out, from any view.
 import { go, keep, lookAt } from "./address.js";
 import { button, h } from "./elements.js";
+import { tell } from "./live.js";
 import { count, counted } from "./numbers.js";
 import { state } from "./state.js";
+
+// What was in the basket when it was emptied, until it is filled again.
+let emptied = [];
 
 export const isPicked = (row) => state.basket.has(row);
 
@@ -12,17 +16,22 @@ export function onPick(node, act) {
   node.addEventListener("pick", act);
 }
 
-// Put rows into the basket, or take them out.
-export function pick(rows, on) {
+// Put rows into the basket, or take them out; before: what can be put back then.
+export function pick(rows, on, before = []) {
   for (const row of rows)
     if (on) state.basket.add(row);
     else state.basket.delete(row);
   state.lostBasket = "";
+  emptied = before;
   showCount();
+  tell(inBasket());
   keep();
   for (const node of document.querySelectorAll('[data-watches="basket"]'))
     if (node.isConnected) node.dispatchEvent(new Event("pick")); // a view may make itself anew
 }
+
+const inBasket = () =>
+  state.basket.size ? counted(state.basket.size, "sample") + " in the basket" : "The basket is empty";
 
 // How many there are, in the navigation.
 export function showCount() {
@@ -32,11 +41,12 @@ export function showCount() {
 
 // A button that puts the rows of rows() into the basket, and says how many are new there.
 export function keepButton(rows, text = "Put them in the basket") {
-  const said = h("span", { class: "quiet", role: "status" });
+  const said = h("span", { class: "quiet" });
   const onclick = () => {
     const before = state.basket.size;
     pick(rows(), true);
     said.textContent = `${count(state.basket.size - before)} more in the basket`;
+    tell(said.textContent);
   };
   return h("span", { class: "put" }, button(text, onclick, { id: "put" }), said);
 }
@@ -63,22 +73,34 @@ export function pickBox(rows) {
   return box;
 }
 
-export const emptyButton = () => button("Empty the basket", () => pick([...state.basket], false), { id: "empty" });
-
-// How many there are and where to see them; not there while the basket is empty.
-export function pickedBar(onMap) {
-  const said = h("span", { role: "status", "aria-live": "polite", id: "picked" });
-  const node = h(
-    "div",
-    { class: "picked" },
-    said,
-    button("Open the basket", () => go("basket")),
-    onMap ? null : button("Show them on the map", () => lookAt({ only: "basket" })),
-    emptyButton(),
-  );
+// A button that empties the basket, and then fills it again: it stays, and so does the keyboard.
+export function emptyButton() {
+  const turn = () => (state.basket.size ? pick([...state.basket], false, [...state.basket]) : pick(emptied, true)),
+    node = button("", turn, { id: "empty" });
   function say() {
-    node.hidden = !state.basket.size;
-    said.textContent = counted(state.basket.size, "sample") + " in the basket";
+    node.hidden = nothing();
+    node.textContent = state.basket.size ? "Empty the basket" : "Put them back";
+  }
+  onPick(node, say);
+  say();
+  return node;
+}
+
+// Neither a sample nor what could be put back.
+const nothing = () => !state.basket.size && !emptied.length;
+
+// How many there are and where to see them; not there while the basket is empty, but to fill it again.
+export function pickedBar(onMap) {
+  const said = h("span", { id: "picked" }),
+    see = [
+      button("Open the basket", () => go("basket")),
+      ...(onMap ? [] : [button("Show them on the map", () => lookAt({ only: "basket" }))]),
+    ];
+  const node = h("div", { class: "picked" }, said, see, emptyButton());
+  function say() {
+    node.hidden = nothing();
+    for (const one of see) one.hidden = !state.basket.size;
+    said.textContent = inBasket();
     said.dataset.count = state.basket.size;
   }
   onPick(node, say);

@@ -1,14 +1,16 @@
 // One sample: picture, attention, models, neighbours, and what forgetting it would change.
 import { toggleButton } from "./picked.js";
-import { button, h, quiet, scrolled, table, verdict } from "./elements.js";
+import { button, h, perhapsNote, quiet, scrolled, table, verdict } from "./elements.js";
 import { forgetting } from "./forgetting.js";
+import { tell } from "./live.js";
 import { counted, percent, short, shortBound } from "./numbers.js";
 import { source } from "./source.js";
-import { className, modelTitle, shardName, state, trainedOn } from "./state.js";
+import { className, inWords, modelTitle, shardName, state, trainedOn } from "./state.js";
 
 // Into side, when the source has answered and no other sample was asked for; select(row) is called for a neighbour.
 export async function showSample(side, id, select) {
   side.dataset.sample = id;
+  tell(inWords(state.ids.indexOf(id)));
   fill(side, id, quiet("Computing …"));
   let found = null,
     why = "";
@@ -27,7 +29,9 @@ function fill(side, id, ...parts) {
   const inside = side.contains(document.activeElement),
     title = h("h2", { tabindex: "-1" }, id);
   side.replaceChildren(title, ...parts);
-  if (inside) title.focus({ preventScroll: true });
+  if (!inside) return;
+  title.focus({ preventScroll: true });
+  title.scrollIntoView({ block: "nearest" });
 }
 
 function details(found, select) {
@@ -63,10 +67,10 @@ function brief(id) {
 }
 
 // null where the picture cannot be had.
-function picture(id, size, kind) {
+function picture(id, size, kind, alt = "picture of " + id) {
   const place = source.picture(id, size);
   if (!place) return null;
-  return h("img", { class: kind, src: place, alt: "picture of " + id, onerror: (e) => e.target.remove() });
+  return h("img", { class: kind, src: place, alt, onerror: (e) => e.target.remove() });
 }
 
 const ORDER = ["models/exact", "models/weighted", "models/mean", "models/head", "base"];
@@ -85,7 +89,8 @@ function models(found) {
     ["logit", ([, z]) => z[found.label].toFixed(2), true],
     ["margin", ([, z]) => (z.length > 1 ? margin(z).toFixed(2) : "–"), true],
   ];
-  return [h("h3", {}, "Predictions"), scrolled(table("Predictions of every model", columns, rows), true)];
+  const note = perhapsNote(rows.map(([name]) => saw(name)));
+  return [h("h3", {}, "Predictions"), scrolled(table("Predictions of every model", columns, rows), true), note];
 }
 
 function attention(found) {
@@ -131,13 +136,12 @@ function neighbours(found, select) {
   const buttons = found.neighbours.map((near) =>
     button(
       [
-        found.picture ? picture(near.id, 96, "") : null,
+        found.picture ? picture(near.id, 96, "", "") : null,
         h("span", {}, near.id),
         state.overview.what ? null : h("span", {}, className(near.label)),
         h("span", { class: "quiet" }, "cos " + near.cosine.toFixed(3)),
       ],
       () => select(state.ids.indexOf(near.id)),
-      { title: near.id },
     ),
   );
   return [h("h3", {}, "Nearest in the cache, by cosine around the mean"), h("div", { class: "near" }, buttons)];

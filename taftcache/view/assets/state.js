@@ -102,6 +102,25 @@ export function judge() {
 // Whether a model was trained on the rows of a shard, given by its number: "yes", "perhaps" or "".
 export const trainedOn = (shard, model) => state.overview.trained[model]?.[shardName(shard)] ?? "";
 
+const BY = {
+  yes: ", by a model that was trained on it",
+  perhaps: ", by a model that was perhaps trained on it",
+  "": "",
+};
+
+// What the model that judges takes a row for, in words; "" where that is not known.
+export function takenFor(row) {
+  const { name, classes } = judge();
+  if (!classes || classes[row] === UNKNOWN) return "";
+  return `, taken for ${className(classes[row])}${BY[trainedOn(state.shard[row], name)]}`;
+}
+
+// A row in a few words.
+export function inWords(row) {
+  const label = state.overview.what ? "" : `, class ${className(state.label[row])}`;
+  return `${state.ids[row]}${label}, shard ${shardName(state.shard[row])}${takenFor(row)}`;
+}
+
 // The shards of which nothing says which rows a model saw.
 export const unsure = (model) =>
   Object.entries(state.overview.trained[model] ?? {})

@@ -1,6 +1,7 @@
 // What the map shows, to choose: colour, places, filters; lasso and clear.
 import { button, choice, h, oneOf } from "../elements.js";
 import { known } from "../known.js";
+import { write } from "../live.js";
 import { count, counted } from "../numbers.js";
 import { clearFilters, shardNames, state } from "../state.js";
 import { colours } from "./colours.js";
@@ -19,8 +20,8 @@ const ONLY = [
 // After so many ms without a key the table is searched.
 const PAUSE_MS = 150;
 
-// on: change (something else is chosen), search (another text), enter (in the search), lasso, clear. Returns {node,
-// lasso: the button, say(found): how many samples the search has found}.
+// on: change (something else is chosen), search (another text), enter (in the search), clear. Returns {node,
+// lasso, take: buttons, say(found): how many samples the search has found}.
 export function mapControls(on) {
   // What moves or hides points makes a lasso round them meaningless.
   const unlasso = (set) => (value) => {
@@ -43,7 +44,8 @@ export function mapControls(on) {
     on.change();
   });
   const space = unlasso((value) => (state.space = value));
-  const lasso = button("Lasso", on.lasso, { id: "lasso", "aria-pressed": "false" });
+  const lasso = button("Lasso", null, { id: "lasso", "aria-pressed": "false" }),
+    take = button("Take what is in view", null, { id: "take" });
   const found = searchResult();
   const node = h(
     "div",
@@ -57,9 +59,10 @@ export function mapControls(on) {
     search(on.search, on.enter),
     found.matches,
     lasso,
+    take,
     button("Clear", on.clear, { id: "clear" }),
   );
-  return { node: h("div", {}, node, found.answer), lasso, say: found.say };
+  return { node: h("div", {}, node, found.answer), lasso, take, say: found.say };
 }
 
 function search(changed, enter) {
@@ -98,9 +101,7 @@ function searchResult() {
     const { text } = state.filters,
       all = text ? state.ids.filter((id) => id.toLowerCase().includes(text.toLowerCase())) : [],
       hidden = all.length - found;
-    matches.textContent = text
-      ? counted(found, "match", "matches") + (hidden ? ` shown, ${count(hidden)} hidden` : "")
-      : "";
+    write(matches, text ? counted(found, "match", "matches") + (hidden ? ` shown, ${count(hidden)} hidden` : "") : "");
     if (text === asked) return;
     asked = text;
     answer.textContent = "";

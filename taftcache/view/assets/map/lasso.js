@@ -1,9 +1,10 @@
 // A line drawn round samples on the map.
 import { state } from "../state.js";
-import { placed } from "./rows.js";
+import { placed, places } from "./rows.js";
 
-// On a map's chart, switched on by its button; drawn() is called with state.lasso set. Returns {arm, armed}.
-export function mapLasso(made, button, drawn) {
+// On a map's chart: one button switches it on, and off as Escape does, the other takes what is in view instead. drawn()
+// is called with state.lasso set, off() once it is switched off without. Returns {arm, armed, again}.
+export function mapLasso(made, { lasso: button, take: view }, drawn, off) {
   let on = false,
     last = null;
 
@@ -11,12 +12,31 @@ export function mapLasso(made, button, drawn) {
     on = wanted;
     last = null;
     button.setAttribute("aria-pressed", on);
+    document[on ? "addEventListener" : "removeEventListener"]("keydown", escape);
+    if (made.isDisposed()) return;
     made.dispatchAction({
       type: "takeGlobalCursor",
       key: "brush",
       brushOption: on ? { brushType: "polygon", brushMode: "single" } : { brushType: false },
     });
   }
+  function turn() {
+    arm(!on);
+    if (!on) off();
+  }
+  function escape({ key }) {
+    if (made.isDisposed()) arm(false);
+    else if (key === "Escape") turn();
+  }
+  function take() {
+    if (!places()[0]) return;
+    arm(false);
+    [state.lasso, state.lassoIn] = [inView(made), placed()];
+    again();
+    drawn();
+  }
+  button.addEventListener("click", turn);
+  view.addEventListener("click", take);
   made.on("brush", (event) => {
     if (on) last = areaOf(event) || last;
   });
@@ -37,6 +57,18 @@ export function mapLasso(made, button, drawn) {
     });
   }
   return { arm, armed: () => on, again };
+}
+
+// The corners of what a chart shows, in its places.
+function inView(made) {
+  const { x, y, width, height } = made.getModel().getComponent("grid").coordinateSystem.getRect();
+  const corners = [
+    [x, y],
+    [x + width, y],
+    [x + width, y + height],
+    [x, y + height],
+  ];
+  return corners.map((at) => made.convertFromPixel({ xAxisIndex: 0, yAxisIndex: 0 }, at));
 }
 
 // The library takes a line that ends where it began for a click and drops it; closing a lasso is what people do.

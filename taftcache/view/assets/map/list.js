@@ -1,6 +1,7 @@
 // The samples that the map's filters and lasso leave, in a table.
 import { button, h, link, replaceTable, scrolled, sorted, table, verdict } from "../elements.js";
 import { saveIds } from "../files.js";
+import { write } from "../live.js";
 import { count, counted, short } from "../numbers.js";
 import { reveal } from "../lines.js";
 import { keepButton } from "../picked.js";
@@ -21,12 +22,14 @@ export function sampleList(select) {
 
   function fill(rows) {
     listed = rows;
-    said.textContent =
+    write(
+      said,
       `${count(rows.length)} of ${counted(state.ids.length, "sample")}` +
-      (state.lasso ? " inside the lasso" : "") +
-      (state.filters.by ? `, as ${modelTitle(state.filters.by)} says` : "") +
-      (state.hidden.size ? `, without ${state.hidden.size} hidden in the legend` : "") +
-      (rows.length > LISTED ? `; the first ${LISTED} are listed, the headers sort all` : "");
+        (state.lasso ? " inside the lasso" : "") +
+        (state.filters.by ? `, as ${modelTitle(state.filters.by)} says` : "") +
+        (state.hidden.size ? `, without ${state.hidden.size} hidden in the legend` : "") +
+        (rows.length > LISTED ? `; the first ${LISTED} are listed, the headers sort all` : ""),
+    );
     said.dataset.count = rows.length;
     const mark = (line, row) => {
       line.setAttribute("aria-current", row === state.selected);

@@ -14,14 +14,14 @@ import { byMouse, shownSamples } from "./shown.js";
 import { mapWords } from "./words.js";
 
 const HELP =
-  "Wheel or + − to zoom, drag or arrow keys to move, 0 to see all, Shift and arrow keys to go from sample to sample, Enter for the one in the middle; the lasso or the filters choose samples for the table, the search finds among them.";
+  "Wheel or + − to zoom, drag or arrow keys to move, 0 to see all, Shift and arrow keys to go from sample to sample, Enter for the one in the middle; the lasso (Escape puts it away), what is in view or the filters choose samples for the table, the search finds among them.";
 
 export function mapView(main) {
   const words = mapWords(),
     place = h("div", { class: "map", id: "map", tabindex: "0", "aria-describedby": "keys" }),
     side = h("aside", { class: "side", "aria-label": "Sample" }),
     list = shownSamples(select, draw);
-  const controls = mapControls({ change: draw, search: fill, enter, lasso: () => lasso.arm(true), clear });
+  const controls = mapControls({ change: draw, search: fill, enter, clear });
   const below = [list.picked, quiet(HELP, { id: "keys" }), words.below, list.said, list.node];
   main.append(
     h("h1", {}, "Map of the samples"),
@@ -31,7 +31,7 @@ export function mapView(main) {
     h("div", { class: "atlas" }, h("div", {}, list.beside(place), ...below), side),
   );
   const map = mapChart(place, fill),
-    lasso = mapLasso(map.made, controls.lasso, fill);
+    lasso = mapLasso(map.made, controls, fill, refresh);
   stepByKeys(map, select);
 
   function fill() {
@@ -53,6 +53,11 @@ export function mapView(main) {
     draw();
     showSample(side, state.ids[row], select).then(() => stay || intoView(side, place));
   }
+  function refresh() {
+    if (lasso.armed()) return; // it is done when it is switched off
+    draw();
+    lasso.again();
+  }
   function enter() {
     if (list.first() !== undefined) select(list.first());
   }
@@ -67,13 +72,7 @@ export function mapView(main) {
   else side.append(quiet("Choose a sample on the map, among the pictures or in the table."));
   draw();
   lasso.again();
-  return {
-    refresh: () => {
-      if (lasso.armed()) return;
-      draw();
-      lasso.again();
-    },
-  };
+  return { refresh };
 }
 
 // A sample that is not beside the map but below it.

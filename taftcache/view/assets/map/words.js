@@ -1,5 +1,6 @@
 // What the map says of itself: what the places mean, which model judges, and what its word is worth.
 import { h, quiet } from "../elements.js";
+import { write } from "../live.js";
 import { counted, noun, percent } from "../numbers.js";
 import { judge, modelTitle, noModel, ready, state, UNKNOWN, unsure } from "../state.js";
 import { placed, space } from "./rows.js";
@@ -10,9 +11,9 @@ export function mapWords() {
     whose = h("p", { id: "whose", role: "status" }),
     worth = quiet("", { id: "worth" });
   function say() {
-    axes.textContent = axesText();
-    whose.textContent = whoseText();
-    worth.textContent = worthText();
+    write(axes, axesText());
+    write(whose, whoseText());
+    write(worth, worthText());
   }
   return { above: [axes, whose], below: worth, say };
 }
