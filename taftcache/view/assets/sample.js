@@ -63,10 +63,10 @@ function brief(id) {
 }
 
 // null where the picture cannot be had.
-function picture(id, size, kind) {
+function picture(id, size, kind, alt = "picture of " + id) {
   const place = source.picture(id, size);
   if (!place) return null;
-  return h("img", { class: kind, src: place, alt: "picture of " + id, onerror: (e) => e.target.remove() });
+  return h("img", { class: kind, src: place, alt, onerror: (e) => e.target.remove() });
 }
 
 const ORDER = ["models/exact", "models/weighted", "models/mean", "models/head", "base"];
@@ -97,7 +97,7 @@ function attention(found) {
     return h(
       "figure",
       {},
-      h("div", { class: "over" }, found.picture ? picture(found.id, 384, "") : null, heatmap(head, grid)),
+      h("div", { class: "over" }, found.picture ? picture(found.id, 384, "", "") : null, heatmap(head, grid, k)),
       h("figcaption", {}, `head ${k}; ${most}`),
     );
   });
@@ -105,11 +105,15 @@ function attention(found) {
 }
 
 // One head's attention as squares, the darker the more.
-function heatmap(head, [high, wide]) {
+function heatmap(head, [high, wide], k) {
   const most = Math.max(...head),
+    at = head.indexOf(most),
     svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("viewBox", `0 0 ${wide} ${high}`);
   svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("role", "img");
+  const place = `row ${Math.floor(at / wide) + 1} of ${high}, column ${(at % wide) + 1} of ${wide}`;
+  svg.setAttribute("aria-label", `attention of head ${k}, most of it on the patch in ${place}`);
   head.forEach((value, i) => {
     const cell = document.createElementNS(svg.namespaceURI, "rect");
     const set = {
@@ -131,7 +135,7 @@ function neighbours(found, select) {
   const buttons = found.neighbours.map((near) =>
     button(
       [
-        found.picture ? picture(near.id, 96, "") : null,
+        found.picture ? picture(near.id, 96, "", "") : null,
         h("span", {}, near.id),
         state.overview.what ? null : h("span", {}, className(near.label)),
         h("span", { class: "quiet" }, "cos " + near.cosine.toFixed(3)),
