@@ -15,7 +15,7 @@ from taftcache.view.bundle import bundle
 LIBRARY = "echarts/echarts.min.js"
 # A page is passed on alone, and these licences ask to go wherever the library goes.
 LICENCES = tuple(f"echarts/{name}" for name in ("NOTICE", "LICENSE", "LICENSE-zrender", "LICENSE-d3"))
-STYLES = ("page.css", "pictures.css", "print.css")
+STYLES = ("page.css", "pictures.css", "charts.css", "print.css")
 # The module that runs first; the others are found by its imports.
 ENTRY = "main.js"
 # A report may run the scripts inside it and load nothing, from anywhere.

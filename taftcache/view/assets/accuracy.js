@@ -1,7 +1,9 @@
 // Accuracies with their 95 % intervals.
-import { chart, PALETTE, percentAxis } from "./charts.js";
+import { chartNumbers } from "./chart_numbers.js";
+import { chart, percentAxis } from "./charts.js";
 import { h } from "./elements.js";
 import { count, counted, percent } from "./numbers.js";
+import { hue } from "./palette.js";
 
 const NORMAL = 1.959963984540054; // of the 95 %
 
@@ -26,9 +28,9 @@ export function accuracyLine({ right, rows, all, accuracy }, whose) {
   ];
 }
 
-// Groups [name, colour, results] of results by name as dots with their intervals, side by side; the chart.
+// Groups [name, results] of results by name as dots with their intervals, side by side; the chart.
 export function accuracyDots(place, label, names, groups) {
-  const series = groups.map(([name, color, results], k) => dots(name, color, results, k - (groups.length - 1) / 2));
+  const series = groups.map(([name, results], k) => dots(name, k, results, k - (groups.length - 1) / 2));
   return chart(place, label, {
     xAxis: { type: "category", data: names, name: "shard" },
     yAxis: percentAxis(0),
@@ -39,7 +41,7 @@ export function accuracyDots(place, label, names, groups) {
 
 // The accuracy as more and more shards are subtracted: a line through dots with their intervals.
 export function accuracyCurve(place, label, results) {
-  const color = PALETTE[0],
+  const color = hue(0),
     name = "composed";
   chart(place, label, {
     xAxis: { type: "value", name: "shards subtracted", minInterval: 1, max: results.length - 1 },
@@ -47,16 +49,30 @@ export function accuracyCurve(place, label, results) {
     tooltip: tooltip((k) => `${k} subtracted`),
     series: [
       { name, type: "line", data: results.map(({ accuracy }, k) => [k, accuracy]), color, showSymbol: false },
-      dots(name, color, results, 0),
+      dots(name, 0, results, 0),
     ],
   });
 }
 
-const dots = (name, color, results, side) => ({
+// The numbers of either, by what stands along its axis: groups are [name, results].
+export function accuracyNumbers(caption, title, names, groups) {
+  const cell = (results) => (k) => {
+    const { right, rows, accuracy } = results[k],
+      [low, high] = interval(right, rows);
+    return `${percent(accuracy)}, ${percent(low, 1)} to ${percent(high, 1)}`;
+  };
+  const columns = groups.map(([name, results]) => [name, cell(results), true]);
+  return chartNumbers(caption, [[title, (k) => names[k]], ...columns], [...names.keys()]);
+}
+
+const SYMBOLS = ["circle", "diamond"]; // of the groups
+
+const dots = (name, k, results, side) => ({
   name,
   type: "custom",
-  itemStyle: { color },
-  renderItem: (_, api) => dot(api, side),
+  color: hue(k),
+  symbol: SYMBOLS[k],
+  renderItem: (_, api) => dot(api, side, SYMBOLS[k]),
   encode: { x: 0, y: [1, 2, 3] },
   data: results.map(({ right, rows, accuracy }, at) => [at, accuracy, ...interval(right, rows)]),
 });
@@ -72,19 +88,29 @@ function tooltip(title) {
   return { trigger: "axis", formatter };
 }
 
+const diamond = (x, y, r) => [
+  [x, y - r],
+  [x + r, y],
+  [x, y + r],
+  [x - r, y],
+];
+
 // One dot on its interval; side is where it stands among the groups.
-function dot(api, side) {
+function dot(api, side, symbol) {
   const room = api.size([1, 0])[0],
     by = side * Math.min(14, 0.4 * room),
     at = (dim) => api.coord([api.value(0), api.value(dim)]),
     [x, y] = at(1),
+    r = Math.min(5, Math.max(1.5, 0.4 * room)),
     color = api.visual("color");
   return {
     type: "group",
     x: by,
     children: [
       { type: "line", shape: { x1: x, y1: at(2)[1], x2: x, y2: at(3)[1] }, style: { stroke: color, lineWidth: 2 } },
-      { type: "circle", shape: { cx: x, cy: y, r: Math.min(4.5, Math.max(1.5, 0.4 * room)) }, style: { fill: color } },
+      symbol === "circle"
+        ? { type: "circle", shape: { cx: x, cy: y, r }, style: { fill: color } }
+        : { type: "polygon", shape: { points: diamond(x, y, 1.3 * r) }, style: { fill: color } },
     ],
   };
 }

@@ -1,7 +1,8 @@
 // Cells of pictures, of which only those that are seen are in the document.
-import { h, verdict } from "./elements.js";
+import { h, quiet, verdict } from "./elements.js";
 import { unmodified } from "./lines.js";
-import { counted, short } from "./numbers.js";
+import { whilePrinted } from "./paper.js";
+import { count, counted, short } from "./numbers.js";
 import { isPicked, onPick, pick } from "./picked.js";
 import { peeks, thumbnail } from "./pictures.js";
 import { className, judge, state, takenFor, trainedOn, UNKNOWN } from "./state.js";
@@ -71,7 +72,24 @@ export function pictureCells(open) {
     else draw();
   }).observe(node);
   onPick(node, redraw);
+  onPaper(node, at);
   return { node, fill, lay };
+}
+
+// Paper has whole lines of the pictures that are seen, and says which ones of how many.
+function onPaper(node, at) {
+  const said = quiet("", { class: "quiet paper" });
+  const print = () => {
+    const first = Math.floor(node.scrollTop / at.high),
+      lines = Math.max(1, Math.floor(node.clientHeight / at.high)),
+      end = Math.min((first + lines) * at.columns, at.rows.length);
+    node.style.height = (Math.ceil(end / at.columns) - first) * at.high + 2 + "px"; // with both edges
+    node.scrollTop = first * at.high;
+    said.textContent = `Pictures ${count(first * at.columns + 1)} to ${count(end)} of ${count(at.rows.length)}; the page has all.`;
+    node.after(said);
+  };
+  const back = () => node.style.removeProperty("height");
+  whilePrinted(node, print, back);
 }
 
 // The place of the first row that is to be in the document, and the rows from there.

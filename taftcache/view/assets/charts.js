@@ -1,26 +1,12 @@
-// Colours and charts.
-export const PALETTE = [
-  "#4e79a7",
-  "#f28e2b",
-  "#59a14f",
-  "#e15759",
-  "#76b7b2",
-  "#b6992d",
-  "#af7aa1",
-  "#ff9da7",
-  "#9c755f",
-  "#8f9aa8",
-];
-export const RAMP = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"];
-export const classColour = (k, total) =>
-  total <= PALETTE.length ? PALETTE[k] : `hsl(${(k * 137.508) % 360} 55% ${45 + (k % 3) * 10}%)`;
+// Charts.
+import { entriesOf, legend } from "./legend.js";
 
 // The value of one of the style's variables, which differ between light and dark.
 export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 const charts = new Set();
 
-// A chart in node, which must be in the document; label describes it to who cannot see it.
+// A chart in node, which must be in the document, below its legend; label describes it to who cannot see it.
 export function chart(node, label, option) {
   const made = echarts.init(node);
   charts.add(made);
@@ -37,9 +23,9 @@ export function chart(node, label, option) {
   made.setOption({
     animation: false,
     textStyle: { color: text, fontFamily: "system-ui, sans-serif" },
-    grid: { left: 12, right: 18, top: 36, bottom: 30, containLabel: true },
-    legend: { type: "scroll", top: 4, textStyle: { color: text }, pageTextStyle: { color: text }, pageIconColor: text },
+    grid: { left: 12, right: 18, top: 14, bottom: 30, containLabel: true },
     ...option,
+    legend: { show: false, ...option.legend }, // it knows what is hidden
     tooltip: {
       backgroundColor: css("--panel"),
       borderColor: line,
@@ -51,6 +37,8 @@ export function chart(node, label, option) {
     xAxis: option.xAxis && { ...axis, nameLocation: "middle", nameGap: 26, ...option.xAxis },
     yAxis: option.yAxis && { ...axis, ...option.yAxis },
   });
+  const entries = entriesOf(option.series);
+  if (entries.length) legend(made, node).fill(entries);
   return made;
 }
 

@@ -1,10 +1,11 @@
 // Two models sample by sample: what changed its label, and by how much.
 import { keep, lookAtSample } from "./address.js";
 import { keepButton } from "./picked.js";
-import { chart, css, dropCharts, PALETTE } from "./charts.js";
+import { chart, css, dropCharts } from "./charts.js";
 import { choice, h, link, perhapsNote, quiet, scrolled, table, verdict } from "./elements.js";
 import { tell, tellProgress } from "./live.js";
 import { count, counted, noun, percent, short } from "./numbers.js";
+import { hue, symbol } from "./palette.js";
 import { ask, askUntilDone, source, unpack } from "./source.js";
 import { modelTitle, noModel, state } from "./state.js";
 
@@ -232,8 +233,8 @@ function marginsChart(node, answer, list) {
   const { before, after, label } = answer,
     became = (k, which) => KINDS[which](before.class[k], after.class[k], label[k]);
   const groups = [
-    ["became right", PALETTE[2], list.filter((k) => became(k, "right"))],
-    ["became wrong", PALETTE[3], list.filter((k) => became(k, "wrong"))],
+    ["became right", hue(0), list.filter((k) => became(k, "right"))],
+    ["became wrong", hue(1), list.filter((k) => became(k, "wrong"))],
     ["neither", css("--quiet"), list.filter((k) => !became(k, "right") && !became(k, "wrong"))],
   ];
   const ends = list.flatMap((k) => [before.margin[k], after.margin[k]]).filter((v) => !Number.isNaN(v)),
@@ -242,19 +243,20 @@ function marginsChart(node, answer, list) {
     node,
     `Margins of ${counted(list.length, "sample")} before and after; the table below lists them`,
     {
-      grid: { left: 34, right: 18, top: 36, bottom: 30, containLabel: true }, // the name of the axis on the left
+      grid: { left: 34, right: 18, top: 14, bottom: 30, containLabel: true }, // the name of the axis on the left
       xAxis: marginAxis("margin before", low, high),
       yAxis: { ...marginAxis("margin after", low, high), nameGap: 40 },
       tooltip: {
         formatter: ({ seriesIndex, dataIndex }) => state.ids[answer.rows[groups[seriesIndex]?.[2][dataIndex]]] ?? "",
       },
       series: [
-        ...groups.map(([name, color, part]) => ({
+        ...groups.map(([name, color, part], k) => ({
           name,
           type: "scatter",
           color,
-          symbolSize: 7,
-          data: part.map((k) => [before.margin[k], after.margin[k]]),
+          symbol: symbol(k),
+          symbolSize: 8,
+          data: part.map((row) => [before.margin[row], after.margin[row]]),
         })),
         {
           name: "no change",

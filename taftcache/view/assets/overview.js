@@ -1,9 +1,11 @@
 // What the store holds.
 import { accuracyLine } from "./accuracy.js";
 import { lookAt, lookAtList } from "./address.js";
-import { chart, classColour, namesAxis } from "./charts.js";
-import { card, h, judgement, link, scrolled, table } from "./elements.js";
+import { chart, css, namesAxis } from "./charts.js";
+import { chartNumbers } from "./chart_numbers.js";
+import { card, h, judgement, link, scrolled, section, table } from "./elements.js";
 import { bytes, count, counted, noun, percent, short, upper } from "./numbers.js";
+import { hue } from "./palette.js";
 import { uncovered } from "./privacy.js";
 import { judged, modelTitle, noModel, shardNumber, state, waiting } from "./state.js";
 
@@ -25,7 +27,7 @@ export function overviewView(main) {
     integrity,
     h("h2", {}, "Shards"),
     scrolled(table("Shards", SHARD_COLUMNS.filter(classed), r.shards)),
-    ...(r.classes.length ? [h("h2", {}, "Rows per class and shard"), place] : []),
+    ...(r.classes.length ? [section("Rows per class and shard", place, rowsTable(r))] : []),
     ...activations(r),
   );
   if (r.classes.length) rowsChart(place, r);
@@ -109,6 +111,16 @@ function origin(r) {
   );
 }
 
+// A class may be called like what every object has.
+const rowsIn = (shard, name) => (Object.hasOwn(shard.rows_per_class, name) ? shard.rows_per_class[name] : 0);
+
+const rowsTable = (r) =>
+  chartNumbers(
+    "Rows per class and shard",
+    [["class", (name) => name], ...r.shards.map((x) => [x.name, (name) => rowsIn(x, name), true])],
+    r.classes,
+  );
+
 function rowsChart(place, r) {
   const K = r.classes.length,
     S = r.shards.length;
@@ -118,7 +130,7 @@ function rowsChart(place, r) {
   const names = (part) =>
     namesAxis(r.classes, turned ? 18 : 0, part * (place.clientWidth - left - 30), turned ? 60 : 0);
   const made = chart(place, `Rows per class in ${counted(S, "shard")}`, {
-    grid: { left, right: 18, top: 36, bottom: 30, containLabel: true },
+    grid: { left, right: 18, top: 14, bottom: 30, containLabel: true },
     xAxis: names(1),
     yAxis: { type: "value", minInterval: 1 },
     ...(K > 40 ? { dataZoom: [{ type: "inside" }] } : {}),
@@ -126,9 +138,10 @@ function rowsChart(place, r) {
       name: x.name,
       type: "bar",
       stack: "all",
-      color: classColour(k, S),
-      // a class may be called like what every object has
-      data: r.classes.map((name) => (Object.hasOwn(x.rows_per_class, name) ? x.rows_per_class[name] : 0)),
+      color: hue(k),
+      // where one ends and the next begins, whatever their colours
+      itemStyle: { borderColor: css("--back"), borderWidth: K > 40 ? 0 : 1 },
+      data: r.classes.map((name) => rowsIn(x, name)),
     })),
   });
   made.on("click", ({ seriesIndex, dataIndex }) =>

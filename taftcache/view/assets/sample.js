@@ -102,7 +102,7 @@ function attention(found) {
     return h(
       "figure",
       {},
-      h("div", { class: "over" }, found.picture ? picture(found.id, 384, "") : null, heatmap(head, grid)),
+      h("div", { class: "over" }, found.picture ? picture(found.id, 384, "", "") : null, heatmap(head, grid, k)),
       h("figcaption", {}, `head ${k}; ${most}`),
     );
   });
@@ -110,11 +110,15 @@ function attention(found) {
 }
 
 // One head's attention as squares, the darker the more.
-function heatmap(head, [high, wide]) {
+function heatmap(head, [high, wide], k) {
   const most = Math.max(...head),
+    at = head.indexOf(most),
     svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("viewBox", `0 0 ${wide} ${high}`);
   svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("role", "img");
+  const place = `row ${Math.floor(at / wide) + 1} of ${high}, column ${(at % wide) + 1} of ${wide}`;
+  svg.setAttribute("aria-label", `attention of head ${k}, most of it on the patch in ${place}`);
   head.forEach((value, i) => {
     const cell = document.createElementNS(svg.namespaceURI, "rect");
     const set = {

@@ -1,7 +1,6 @@
 // Shards taken out of the composition, and what each contributes.
-import { accuracyCurve, accuracyDots, accuracyLine } from "./accuracy.js";
+import { accuracyCurve, accuracyDots, accuracyLine, accuracyNumbers } from "./accuracy.js";
 import { keep, lookAt } from "./address.js";
-import { PALETTE } from "./charts.js";
 import { h, quiet, section, working } from "./elements.js";
 import { count, noun, percent } from "./numbers.js";
 import { source } from "./source.js";
@@ -125,9 +124,12 @@ async function curves(names, curve, alone, said) {
     `Accuracy of each shard's component alone, ${low} to ${high}, and of the composition without it, ` +
     "with 95 % intervals";
   const groups = [
-    ["alone", PALETTE[0], own],
-    ["all but it", PALETTE[1], without],
+    ["alone", own],
+    ["all but it", without],
   ];
+  const subtracted = [...fewer.keys()].map(String);
+  curve.after(accuracyNumbers("Accuracy as shards are subtracted", "subtracted", subtracted, [["composed", fewer]]));
+  alone.after(accuracyNumbers("What each shard contributes", "shard", names, groups));
   accuracyDots(alone, label, names, groups).on("click", ({ dataIndex }) =>
     lookAt({ shard: shardNumber(names[dataIndex]) }),
   );

@@ -1,7 +1,9 @@
 // Certificates, convergence, and the regularisation path of the head.
-import { chart, classColour, css, PALETTE, percentAxis } from "./charts.js";
+import { chartNumbers } from "./chart_numbers.js";
+import { chart, css, percentAxis } from "./charts.js";
 import { h, quiet, scrolled, section, table } from "./elements.js";
 import { atMost, count, counted, percent, short } from "./numbers.js";
+import { dash, hue, symbol } from "./palette.js";
 import { uncovered } from "./privacy.js";
 import { modelTitle, state, untrained, waiting } from "./state.js";
 
@@ -31,9 +33,14 @@ export function trainingView(main) {
       { class: "columns" },
       section(
         "Convergence: residual of the solver by pass",
-        solves.length ? convergence : quiet(models.some((model) => model.certificate) ? ONE_STEP : NO_SOLVE),
+        ...(solves.length
+          ? [convergence, residuals(solves)]
+          : [quiet(models.some((model) => model.certificate) ? ONE_STEP : NO_SOLVE)]),
       ),
-      section("Regularisation path of the head", ...(points.length ? [marks(), path] : [waiting("head path")])),
+      section(
+        "Regularisation path of the head",
+        ...(points.length ? [marks(), path, accuracies(points)] : [waiting("head path")]),
+      ),
     ),
   );
   if (solves.length) convergenceChart(convergence, solves);
@@ -70,6 +77,26 @@ const COLUMNS = [
 
 const powers = () => ({ color: css("--text"), formatter: (v) => v.toExponential(0) });
 
+// A line of the table for each pass at which any of the solves was looked at.
+function residuals(solves) {
+  const by = solves.map((m) => new Map(m.convergence)),
+    passes = [...new Set(by.flatMap((one) => [...one.keys()]))].sort((a, b) => a - b);
+  const of = (m, k) => [modelTitle(m.name), (pass) => (by[k].has(pass) ? power(by[k].get(pass)) : "–"), true];
+  return chartNumbers("Residual by pass", [["passes", (pass) => pass, true], ...solves.map(of)], passes);
+}
+
+const rate = (v) => (v === null ? "–" : percent(v));
+const accuracies = (points) =>
+  chartNumbers(
+    "Accuracy of the head alone by λ",
+    [
+      ["λ", (x) => power(x.ridge), true],
+      ["held out", (x) => rate(x.held_out), true],
+      ["training rows", (x) => rate(x.train), true],
+    ],
+    points,
+  );
+
 function convergenceChart(place, solves) {
   chart(place, `Residual by pass of ${counted(solves.length, "solve")}`, {
     xAxis: { type: "value", name: "passes over the rows", minInterval: 1 },
@@ -79,8 +106,10 @@ function convergenceChart(place, solves) {
       name: modelTitle(m.name),
       type: "line",
       data: m.convergence,
-      color: classColour(k, solves.length),
-      symbolSize: 6,
+      color: hue(k),
+      symbol: symbol(k),
+      symbolSize: 7,
+      lineStyle: { type: dash(k) },
     })),
   });
 }
@@ -108,11 +137,12 @@ function marks() {
 
 function pathChart(place, points) {
   const rates = points.flatMap((x) => [x.train, x.held_out]).filter((v) => v !== null);
-  const line = (key, name, color) => ({
+  const line = (key, name, k) => ({
     name,
     type: "line",
-    showSymbol: false,
-    color,
+    symbol: symbol(k),
+    symbolSize: 6,
+    color: hue(k),
     data: points.filter((x) => x[key] !== null).map((x) => [x.ridge, x[key]]),
   });
   const mark = ([ridge], k) => ({
@@ -124,7 +154,7 @@ function pathChart(place, points) {
     data: [Math.min(...rates), Math.max(...rates)].map((v) => [ridge, v]),
   });
   chart(place, "Accuracy of the head alone by λ, on training and held-out rows", {
-    grid: { left: 12, right: 24, top: 50, bottom: 30, containLabel: true },
+    grid: { left: 12, right: 24, top: 14, bottom: 30, containLabel: true },
     xAxis: {
       type: "log",
       name: "λ",
@@ -135,10 +165,6 @@ function pathChart(place, points) {
     },
     yAxis: percentAxis(0),
     tooltip: { trigger: "axis", valueFormatter: (v) => percent(v) },
-    series: [
-      line("held_out", "held out", PALETTE[0]),
-      line("train", "training rows", PALETTE[1]),
-      ...ridges().map(mark),
-    ],
+    series: [line("held_out", "held out", 0), line("train", "training rows", 1), ...ridges().map(mark)],
   });
 }

@@ -2,6 +2,7 @@
 import { chart, css } from "../charts.js";
 import { counted } from "../numbers.js";
 import { className, state } from "../state.js";
+import { legend } from "../legend.js";
 import { groups } from "./colours.js";
 import { moveByKeys } from "./keys.js";
 import { passing, places } from "./rows.js";
@@ -19,6 +20,7 @@ export function mapChart(node, toggled) {
   const made = chart(node, "", blank());
   node.setAttribute("role", "application"); // a screen reader keeps the keys of a picture to itself
   moveByKeys(made, node);
+  const key = legend(made, node);
   made.on("legendselectchanged", ({ selected }) => {
     // the library remembers names of other colours too
     state.hidden = new Set(shown.map(([name]) => name).filter((name) => !selected[name]));
@@ -37,11 +39,18 @@ export function mapChart(node, toggled) {
     const [x, y] = places();
     drawn = x ? passing().filter((row) => !Number.isNaN(x[row])) : [];
     shown = groups(drawn);
-    const size = drawn.length > 30000 ? 2 : drawn.length > 5000 ? 3 : 5;
-    const series = shown.map(([name, colour, part], k) => scatter("g" + k, name, colour, size, points(part, x, y)));
+    const size = drawn.length > 30000 ? 2 : drawn.length > 5000 ? 3 : drawn.length > 1000 ? 6 : 8;
+    const series = shown.map(([name, colour, part, symbol], k) => ({
+      ...scatter("g" + k, name, colour, size, points(part, x, y)),
+      symbol,
+    }));
     if (state.selected !== null && x && !Number.isNaN(x[state.selected]))
       series.push(ring(x[state.selected], y[state.selected]));
-    made.setOption({ tooltip: { formatter: tooltip }, legend: legend(shown), series }, { replaceMerge: ["series"] });
+    made.setOption({ tooltip: { formatter: tooltip }, legend: selection(shown), series }, { replaceMerge: ["series"] });
+    key.fill(
+      shown.map(([name, colour, , symbol]) => [name, colour, symbol, null]),
+      state.hidden,
+    );
     marked = 0;
     if (!state.lasso) made.dispatchAction({ type: "brush", areas: [] });
     const label = `Map of ${counted(drawn.length, "sample")}, coloured by ${state.colour}; the table below lists them.`;
@@ -64,13 +73,13 @@ export function mapChart(node, toggled) {
   return { made, draw, mark, seen, rowAt };
 }
 
-const legend = (shown) => ({
+const selection = (shown) => ({
   data: shown.map(([name]) => name),
   selected: Object.fromEntries(shown.map(([name]) => [name, !state.hidden.has(name)])),
 });
 
 const blank = () => ({
-  grid: { left: 8, right: 8, top: 40, bottom: 8, containLabel: true },
+  grid: { left: 8, right: 8, top: 10, bottom: 8, containLabel: true },
   xAxis: BARE,
   yAxis: BARE,
   dataZoom: [
@@ -108,7 +117,7 @@ const scatter = (id, name, color, symbolSize, data) => ({
   largeThreshold: 500,
   progressive: 0,
   symbolSize,
-  itemStyle: { color, opacity: 0.85 },
+  itemStyle: { color },
 });
 
 const rings = (data) => ({

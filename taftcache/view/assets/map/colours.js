@@ -1,6 +1,7 @@
 // The rows of the map in groups of one colour.
-import { classColour, css, PALETTE, RAMP } from "../charts.js";
+import { css } from "../charts.js";
 import { short } from "../numbers.js";
+import { hue, ramp, symbol } from "../palette.js";
 import { className, judge, ready, shardName, state, trainedOn, UNKNOWN } from "../state.js";
 
 export const colours = () =>
@@ -20,40 +21,41 @@ const ALL = [
   ["norm", "norm of the vector"],
 ];
 
-// By the colour that is chosen, each group a series: [name, colour, rows].
+// By the colour that is chosen, each group a series: [name, colour, rows, symbol].
 export function groups(rows) {
   const { classes, margin } = judge(),
     columns = { ...state.columns, class: state.label, shard: state.shard, model: classes, error: classes, margin },
     known = columns[state.colour];
-  if (!known) return [["not known", css("--quiet"), rows]];
+  if (!known) return [["not known", css("--quiet"), rows, "circle"]];
   if (state.colour === "error") return byRight(rows, known);
   return ["class", "shard", "model"].includes(state.colour) ? byName(rows, known) : bySize(rows, known);
 }
 
 function byName(rows, column) {
   const shards = state.colour === "shard",
-    name = shards ? shardName : className,
-    total = (shards ? state.overview.shards : state.overview.report.classes).length;
+    name = shards ? shardName : className;
   return split(rows, (row) => column[row]).map(([k, part]) =>
-    k === UNKNOWN ? ["unknown", css("--quiet"), part] : [name(k), classColour(k, total), part],
+    k === UNKNOWN ? ["unknown", css("--quiet"), part, "circle"] : [name(k), hue(k), part, symbol(k)],
   );
 }
 
 function byRight(rows, found) {
   const kinds = [
-    ["unknown", css("--quiet")],
-    ["right", PALETTE[0]],
-    ["wrong", PALETTE[3]],
-    ["trained on, its label", PALETTE[4]],
-    ["trained on, another label", PALETTE[7]],
-    ["perhaps trained on, its label", PALETTE[5]],
-    ["perhaps trained on, another label", PALETTE[1]],
+    "unknown",
+    "right",
+    "wrong",
+    "trained on, its label",
+    "trained on, another label",
+    "perhaps trained on, its label",
+    "perhaps trained on, another label",
   ];
   const { name } = judge(),
     seen = state.overview.shards.map((_, k) => ["", "yes", "perhaps"].indexOf(trainedOn(k, name)));
   const kind = (row) =>
     found[row] === UNKNOWN ? 0 : (found[row] === state.label[row] ? 1 : 2) + 2 * seen[state.shard[row]];
-  return split(rows, kind).map(([k, part]) => [...kinds[k], part]);
+  return split(rows, kind).map(([k, part]) =>
+    k ? [kinds[k], hue(k - 1), part, symbol(k - 1)] : [kinds[0], css("--quiet"), part, "circle"],
+  );
 }
 
 // In as many groups of equal size as the ramp has colours.
@@ -61,14 +63,15 @@ function bySize(rows, column) {
   const sorted = Float32Array.from(rows, (row) => column[row])
     .filter((v) => !Number.isNaN(v))
     .sort();
-  const edges = RAMP.map((_, k) => sorted[Math.floor((k * (sorted.length - 1)) / RAMP.length)]);
+  const shades = ramp(),
+    edges = shades.map((_, k) => sorted[Math.floor((k * (sorted.length - 1)) / shades.length)]);
   const bin = (v) => {
     let k = 0;
     while (k + 1 < edges.length && v >= edges[k + 1]) k++;
     return k;
   };
   return split(rows, (row) => (Number.isNaN(column[row]) ? UNKNOWN : bin(column[row]))).map(([k, part]) =>
-    k === UNKNOWN ? ["unknown", css("--quiet"), part] : ["≥ " + short(edges[k]), RAMP[k], part],
+    k === UNKNOWN ? ["unknown", css("--quiet"), part, "circle"] : ["≥ " + short(edges[k]), shades[k], part, "circle"],
   );
 }
 

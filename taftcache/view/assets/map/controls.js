@@ -77,6 +77,7 @@ function search(changed, enter) {
   const field = h("input", {
     id: "search",
     type: "search",
+    placeholder: " ", // by which print.css knows that it is empty
     value: state.filters.text,
     autocomplete: "off",
     oninput: () => {

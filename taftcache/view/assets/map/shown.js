@@ -20,7 +20,7 @@ export function shownSamples(select, draw) {
     list.fill(rows);
     pictures.fill(rows);
   };
-  const beside = (map) => h("div", { class: "beside" }, map, pictures.node);
+  const beside = (map) => h("div", { class: "beside" }, h("div", {}, map), pictures.node);
   return { beside, picked, said: list.said, node: list.node, first: list.first, fill };
 }
 
