@@ -14,6 +14,7 @@ export function mapLasso(made, { lasso: button, take: view }, drawn, off) {
     button.setAttribute("aria-pressed", on);
     document[on ? "addEventListener" : "removeEventListener"]("keydown", escape);
     if (made.isDisposed()) return;
+    if (!on) made.getZr().trigger("mouseup", { offsetX: 0, offsetY: 0, event: {} }); // of a line that is half drawn
     made.dispatchAction({
       type: "takeGlobalCursor",
       key: "brush",
