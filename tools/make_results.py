@@ -308,10 +308,16 @@ def shown(
             text += ["Its lines are in the table of Figure 1b.", ""]
         elif report not in CLAIMED:
             text += [*table(made, some(made.lines)), ""]
-        text += [f"![{made.title}](results/{name}/{f.name})\n" for f in plots(name, report)]
+        text += [f"![{made.title}{of_shards(f)}](results/{name}/{f.name})\n" for f in plots(name, report)]
         link = f"All figures with settings, seconds, passes and gradients: [{report}.csv](results/{name}/{report}.csv)."
         text += [f"{link} {(commands or {}).get(report, '')}".rstrip(), ""]
     return [*text, *([f"Also {', '.join(others)}.", ""] if others else [])]
+
+
+def of_shards(plot: Path) -> str:
+    """What tells a plot from the others of its figure: its number of shards, which its name ends with; else nothing."""
+    shards = plot.stem.partition("-")[2]
+    return f", {shards} shards" if shards else ""
 
 
 def some(lines: Sequence[ReportLine]) -> list[ReportLine]:

@@ -87,6 +87,13 @@ def test_links_lead_somewhere(name):
     assert not missing
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_two_pictures_of_a_page_are_told_alike(name):
+    """Three figures of three numbers of shards had one text."""
+    told = re.findall(r"!\[([^\]]*)\]\(", _text(name))
+    assert len(told) == len(set(told))
+
+
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "stores/README.md"])
 def test_tests_that_a_page_names_exist(name):
     text = _text(name)

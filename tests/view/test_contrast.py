@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-STYLE = (Path(__file__).resolve().parents[2] / "taftcache" / "view" / "assets" / "page.css").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+ASSETS = ROOT / "taftcache" / "view" / "assets"
+STYLE = (ASSETS / "page.css").read_text(encoding="utf-8")
 LIGHT, DARK = (
     dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", block)) for block in re.findall(r":root \{([^}]*)\}", STYLE)
 )
@@ -62,3 +65,55 @@ def test_the_style_draws_with_these_colours_alone():
     rules = STYLE.split("* {", 1)[1]
     assert re.findall(r"#[0-9a-f]{3,6}\b", rules) == ["#222"]
     assert set(re.findall(r"var\(--(\w+)\)", rules)) <= set(LIGHT)
+
+
+def drawn(name: str, theme: str) -> list[str]:
+    """The colours of a theme that charts are drawn with."""
+    _, _, rest = (ASSETS / "palette.js").read_text(encoding="utf-8").partition(f"const {name} = {{")
+    (block,) = re.findall(rf"{theme}: \[([^\]]*)\]", rest.partition("};")[0])
+    return re.findall(r"#[0-9a-f]{6}", block)
+
+
+@pytest.mark.parametrize(("name", "theme"), [*product(("PALETTE", "RAMP"), THEMES)])
+def test_what_charts_draw_stands_out(name, theme):
+    """A point of the least margin was nearly as dark as the dark theme."""
+    colours = drawn(name, theme)
+    assert len(colours) >= 9
+    grounds = [ground if len(ground) == 7 else "#ffffff" for ground in (THEMES[theme]["back"], THEMES[theme]["panel"])]
+    assert {c: contrast(c, ground) for c in colours for ground in grounds if contrast(c, ground) < 3} == {}
+
+
+# Of linear red, green and blue, what is left to people without one kind of cones: Machado, Oliveira and Fernandes 2009.
+SEEN_BY = {
+    "all cones": np.eye(3),
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+}
+XYZ = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+
+
+def lab(colour: str, sight: str) -> np.ndarray:
+    """CIE L*a*b* of what is seen of a colour."""
+    rgb = np.clip(np.asarray(SEEN_BY[sight]) @ linear(colour), 0, 1)
+    parts = np.asarray(XYZ) @ rgb / (0.95047, 1, 1.08883)
+    x, y, z = np.where(parts > 0.008856, np.cbrt(parts), 7.787 * parts + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.law("No two colours of a chart are the same to a reader without one kind of cones")
+@pytest.mark.parametrize(("theme", "sight"), [*product(THEMES, SEEN_BY)])
+def test_no_two_colours_look_the_same(theme, sight):
+    """A class's green was another's red under deuteranopia."""
+    seen = {colour: lab(colour, sight) for colour in drawn("PALETTE", theme)}
+    alike = {(a, b): np.linalg.norm(seen[a] - seen[b]) for a, b in combinations(seen, 2)}
+    assert min(alike.values()) > 14, min(alike, key=alike.__getitem__)
+    assert np.all(np.diff([lab(colour, sight)[0] for colour in drawn("RAMP", theme)]) > 2)
+
+
+def test_links_of_the_documentation_stand_out():
+    """The theme's own teal did not, on white nor behind white."""
+    style = (ROOT / "tools" / "site" / "assets" / "style.css").read_text(encoding="utf-8")
+    colours = dict(re.findall(r"(--md-[\w-]+): (#[0-9a-f]{6});", style))
+    for name in ("--md-primary-fg-color", "--md-typeset-a-color", "--md-accent-fg-color"):
+        assert min(contrast(colours[name], ground) for ground in ("#ffffff", "#f5f5f5")) >= 4.5, name
+    assert "text-decoration: underline" in style

@@ -1,7 +1,7 @@
 // Cells of pictures, of which only those that are seen are in the document.
 import { h, quiet, verdict } from "./elements.js";
 import { unmodified } from "./lines.js";
-import { whilePrinted } from "./paper.js";
+import { PAPER, whilePrinted } from "./paper.js";
 import { count, counted, short } from "./numbers.js";
 import { isPicked, onPick, pick } from "./picked.js";
 import { peeks, thumbnail } from "./pictures.js";
@@ -72,14 +72,16 @@ export function pictureCells(open) {
     else draw();
   }).observe(node);
   onPick(node, redraw);
-  onPaper(node, at);
+  onPaper(node, at, lay);
   return { node, fill, lay };
 }
 
 // Paper has whole lines of the pictures that are seen, and says which ones of how many.
-function onPaper(node, at) {
+function onPaper(node, at, lay) {
   const said = quiet("", { class: "quiet paper" });
   const print = () => {
+    node.style.width = Math.min(PAPER, node.offsetWidth) + "px";
+    lay();
     const first = Math.floor(node.scrollTop / at.high),
       lines = Math.max(1, Math.floor(node.clientHeight / at.high)),
       end = Math.min((first + lines) * at.columns, at.rows.length);
@@ -88,7 +90,11 @@ function onPaper(node, at) {
     said.textContent = `Pictures ${count(first * at.columns + 1)} to ${count(end)} of ${count(at.rows.length)}; the page has all.`;
     node.after(said);
   };
-  const back = () => node.style.removeProperty("height");
+  const back = () => {
+    node.style.removeProperty("width");
+    node.style.removeProperty("height");
+    lay();
+  };
   whilePrinted(node, print, back);
 }
 

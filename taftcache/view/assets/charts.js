@@ -1,5 +1,6 @@
 // Charts.
 import { entriesOf, legend } from "./legend.js";
+import { PAPER } from "./paper.js";
 
 // The value of one of the style's variables, which differ between light and dark.
 export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -80,7 +81,6 @@ export function dropCharts() {
 addEventListener("resize", () => charts.forEach((made) => made.resize()));
 
 // Paper is narrower than most windows, and is drawn on before the next frame.
-const PAPER = 640; // px, between the margins of a page that is upright
 addEventListener("beforeprint", () => {
   for (const made of charts) {
     made.resize({ width: Math.min(PAPER, made.getWidth()) });

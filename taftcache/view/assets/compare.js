@@ -256,6 +256,7 @@ function marginsChart(node, answer, list) {
           color,
           symbol: symbol(k),
           symbolSize: 8,
+          itemStyle: { opacity: 1 },
           data: part.map((row) => [before.margin[row], after.margin[row]]),
         })),
         {

@@ -117,7 +117,7 @@ const scatter = (id, name, color, symbolSize, data) => ({
   largeThreshold: 500,
   progressive: 0,
   symbolSize,
-  itemStyle: { color },
+  itemStyle: { color, opacity: 1 }, // less would leave less of a contrast
 });
 
 const rings = (data) => ({
