@@ -215,7 +215,7 @@ def _remade(kind: type[TaftcacheError], fault: str, got: str | None, do: str | N
 def check_path(what: str, given: object, do: str = '"stores/quickstart", say') -> None:
     """ArgumentError for ``what`` names a file, folder or store but is neither text nor a path, or is empty."""
     if not isinstance(given, str | os.PathLike):
-        raise ArgumentError(f"{what} is not a path", got=f"a {type(given).__name__}", do=do)
+        raise ArgumentError(f"{what} is not a path", got=type(given).__name__, do=do)
     if not os.fspath(given):
         raise ArgumentError(f"{what} is empty", got=repr(given), do='name it; the current folder is "."')
 
@@ -234,6 +234,18 @@ def local_path(path: str | os.PathLike[str], what: str = "the place of a file or
     """
     check_path(what, path)
     return Path(os.path.expanduser(path))
+
+
+OF_IMAGES = "name a file of vectors; a folder of images is for taftcache init"
+
+
+def check_file(place: Path, do: str = "correct the path", of_folder: str | None = None) -> None:
+    """DataError unless ``place`` is a file; ``of_folder`` is what to do about a folder."""
+    if place.is_dir():
+        raise DataError(f"cannot read {place}: it is a folder", do=of_folder or do)
+    if not place.is_file():
+        state = "it is no plain file" if place.exists() else "there is no such file"
+        raise DataError(f"cannot read {place}: {state}", do=do)
 
 
 def check_several(**given: object) -> None:

@@ -261,13 +261,13 @@ class PreprocessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
                 got=f"input_size = {list(self.input_size)}",
                 do="write for example input_size = [3, 224, 224]",
             )
-        for name, least, most in (("mean", -1e3, 1e3), ("std", 1e-6, 1e6)):  # beyond, pixels in float32 overflow
+        for name, least, most in (("mean", -10, 10), ("std", 1e-6, 10)):  # below 1e-6, pixels in float32 overflow
             given = getattr(self, name)
             if given is not None and not all(least <= value <= most for value in given):  # NaN is nowhere
                 raise RecipeError(
                     f"preprocess.{name} must be numbers from {least:g} to {most:g}",
                     got=f"{name} = {list(given)}",
-                    do="correct it; pixels are from 0 to 1",
+                    do="pixels are from 0 to 1: divide by 255 what was made for 0 to 255",
                 )
         if self.crop_pct is not None and not 0.1 <= self.crop_pct <= 4.0:
             raise RecipeError(

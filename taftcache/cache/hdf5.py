@@ -25,7 +25,7 @@ from taftcache.cache.format.parts import Skipped
 from taftcache.cache.read.verify import OnProgress
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.errors import DataError, FormatError, StaleStore, StoreError
+from taftcache.errors import OF_IMAGES, DataError, FormatError, StaleStore, StoreError, check_file
 from taftcache.foreign_hdf5 import (
     CACHE,
     attribute,
@@ -89,8 +89,7 @@ class FeatureFile:
 
     def __init__(self, file: str | os.PathLike[str], scratch: Path | None = None) -> None:
         self.path, self.scratch = Path(file), scratch
-        if not self.path.is_file():
-            raise DataError(f"cannot read {self.path}: it is not a file", do="correct the path")
+        check_file(self.path, of_folder=OF_IMAGES)
         if not h5py.is_hdf5(self.path):
             raise DataError(
                 f"cannot read {self.path}: it is not HDF5",

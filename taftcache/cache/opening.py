@@ -34,7 +34,7 @@ def at_its_place(mode: Literal["r", "a"] = "r") -> Callable[[F], F]:
             if not isinstance(store, str | os.PathLike):
                 raise ArgumentError(
                     f"{stage.__name__.lstrip('_')} was not given a store",
-                    got=f"a {type(store).__name__}",
+                    got=type(store).__name__,
                     do='give an open FeatureStore, or where it lies: "stores/quickstart"',
                 )
             with FeatureStore(store, mode="r" if named.get("dry_run") else mode) as there:

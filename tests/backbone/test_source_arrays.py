@@ -268,8 +268,10 @@ def test_a_damaged_image_in_a_blob_is_named(opened):
 
 
 def test_files_that_are_none(kind, tmp_path):
-    with pytest.raises(DataError, match=r"no .* file at"):
+    with pytest.raises(DataError, match=r"^cannot read .*: there is no such file\n  try: correct data.train"):
         only(source=kind, train=str(tmp_path / "none"))
+    with pytest.raises(DataError, match=r'^cannot read .*: it is a folder\n  try: set data.source = "folder"'):
+        only(source=kind, train=str(tmp_path))
     (tmp_path / "junk").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(DataError, match="cannot be read as"):
         only(source=kind, train=str(tmp_path / "junk"))

@@ -259,13 +259,19 @@ def test_timms_own_folder_reader(folder):
     assert source.classes == same.classes
 
 
-def test_a_timm_dataset_without_names_of_classes_has_those_that_occur(monkeypatch):
+def test_a_timm_dataset_without_names_of_classes_has_those_that_occur(monkeypatch, tmp_path):
     class Bare(list):
         targets = (8, 3, 8)
 
     monkeypatch.setattr("taftcache.backbone.sources.timm_dataset.create_dataset", lambda *a, **k: Bare("abc"))
-    source = only(source="timm", train="torch/svhn")
+    source = only(source="timm", train="torch/svhn", root=str(tmp_path))
     assert (source.classes, [item.label for item in source.items]) == (["3", "8"], [1, 0, 1])
+
+
+def test_a_timm_dataset_needs_its_folder():
+    """It was a TypeError of os.stat."""
+    with pytest.raises(DataError, match=r"^data\.root is missing"):
+        only(source="timm", train="folder")
 
 
 def test_an_image_of_timms_folder_that_does_not_decode_is_named(folder):

@@ -226,7 +226,14 @@ def array_source(folder: Path, arrays: dict[str, np.ndarray]) -> ArraySource:
         ({"path": [rf"C:\images\{k}.png" for k in range(6)]}, r"lists are not there(.|\n)*try: write / in the paths"),
         ({"path": [f"file:///images/{k}.png" for k in range(6)]}, r"lists are not there(.|\n)*without file://"),
         ({"path": [*PATHS[:5], ""]}, r"row 6 of .* has no image\n  got: '' in the column 'path'"),
-        ({"path": [*PATHS[:5], PATHS[0]]}, "more than once"),
+        (
+            {"path": [*PATHS[:5], PATHS[0]], "label": ["ant", "bee", "cat", "ant", "bee", "dog"]},
+            r"the image 'ant/0.png' more than once\n  got: row 1 \(ant\), row 6 \(dog\)\n  try: remove all .* one$",
+        ),
+        (
+            {"path": [*PATHS[:4], *PATHS[1:3]]},
+            r"image 'bee/1.png' more than once\n  got: row 2 \(bee\), row 5 \(bee\); 1 more like it",
+        ),
         (
             {"label": ["a", "b", "", "a", "b", ""]},
             r"row 3 of .* has no label\n  got: 2 of 6 rows without one in the column 'label'",
@@ -337,9 +344,20 @@ def test_numbers_that_are_written_as_codes_stay_as_they_are(folder):
     [
         ("none.csv", None, "no table at"),
         ("a.xlsx", b"", "is not a table of images"),
-        ("a.csv", b"path,label\nx.png", "cannot be read"),
-        ("a.csv", b'path,label\n"x.png,1\n', "cannot be read"),
-        ("a.csv", b"path,label\n\xff,1\n", "cannot be read"),
+        ("a.csv", b"path,label\nx.png", r"^line 2 of the table .* has 1 field, and the first line 2\n.*\n  try: write"),
+        (
+            "a.csv",
+            b"path,label\nx,1,2\n",
+            r"^line 2 .* 3 fields.*\n  got: 'x,1,2'\n  try: put .* ',' .*quotes",
+        ),
+        ("a.csv", b'path,label\ny.png,1\n"x.png,1\nz.png,2\n', "^line 3 of .* opens a quote that nothing closes"),
+        ("a.csv", b'path,label\n"x.png,1\n"z.png",2\n', r"^line 2 of .* cannot be split into fields\n.*expected after"),
+        ("a.csv", b"path,label\n\xff,1\n", "^the table .* is not UTF-8 text"),
+        (
+            "a.csv",
+            b"ant/0.png,ant\nant/1.png,bee\n",
+            r"no line of names: its first line is a .*\n.*\n.*as path,label",
+        ),
         ("a.parquet", b"PAR1PAR1", "cannot be read"),
         ("a.csv", b"path,label\n", "has no rows"),
         ("a.csv", b"", "has no rows"),

@@ -432,6 +432,8 @@ def test_what_no_argument_can_be_is_refused_in_words(finished):
     for call, says in (
         (lambda: taftcache.evaluate(finished, progress="yes"), r"progress has no task(.*\n)*.*progress=True"),
         (lambda: taftcache.verify(finished, progress=print), "progress has no task"),
+        (lambda: taftcache.evaluate(3), r"evaluate was not given a store\n  got: int\n"),
+        (lambda: taftcache.copy(finished, 3), r"is not a path\n  got: int\n"),
         (lambda: taftcache.load_recipe("quickstart", None), "overrides must be a list"),
         (lambda: TangentModel.load(finished, consent=True), "consent is not a Consent"),
         (lambda: taftcache.weighted_sum(finished, {"000": "x"}), "the weights are not numbers"),

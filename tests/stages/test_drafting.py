@@ -50,10 +50,26 @@ def test_a_class_for_each_image_is_noted(place):
         taftcache.init_recipe(place / "images" / "a.csv", force=True)
 
 
-@pytest.mark.parametrize(("classes", "noted"), [(["-1", "0", "1"], True), (["-1", "a"], False), (["0", "1"], False)])
-def test_minus_one_among_numbers_is_noted(classes, noted):
+def test_a_table_without_a_line_of_names_loses_no_image(place):
+    """``init`` offered the first image and its class as names of columns, and the image was lost."""
+    table = listed(place / "images")
+    lines = [f"{path},{name}\n" for path, name in zip(table["file_name"], table["species"], strict=True)]
+    (place / "images" / "a.csv").write_text("".join(lines))
+    with pytest.raises(DataError, match=r"has no line of names: its first line is a sample\n.*\n  try: add a line"):
+        taftcache.init_recipe(place / "images" / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("classes", "noted"),
+    [
+        *((["-1", "0", "1"], ["-1"]), (["-1", "a"], []), (["0", "1"], [])),
+        *((["a", "nan"], ["nan"]), (["NA", "None", "b"], ["NA", "None"]), (["<NA>", "banana"], ["<NA>"])),
+    ],
+)
+def test_classes_that_often_mean_no_label_are_noted(classes, noted):
     found = Namespace(classes=classes, items=[Item(str(k), k % len(classes)) for k in range(30)])
-    said = [f"{30 // len(classes)} samples of the class -1, which often means that a label is not given"] * noted
+    often = "which often means that a label is not given"
+    said = [f"{30 // len(classes)} samples of the class {name}, {often}" for name in noted]
     assert [note.partition(";")[0] for note in doubtful_classes_notes(found)] == said
 
 

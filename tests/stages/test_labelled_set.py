@@ -261,7 +261,7 @@ def test_of_vectors_only_vectors_are_judged(vectors, images):
         ((x, y, y), {}, "not given with their classes"),
         ((x[:2], y[:2]), {"by": [["n"], ["n", "s"]]}, "not one for each row"),
         ((x, y), {"overrides": ["data.label_key=y"]}, "has no settings for images"),
-        (images, {}, "not a file"),
+        (images, {}, "it is a folder"),
     ):
         with pytest.raises(taftcache.TaftcacheError, match=says):
             taftcache.evaluate_on(path, given, **more)

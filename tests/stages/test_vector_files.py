@@ -26,7 +26,8 @@ def refuse(file: Path, says: str, columns: Columns | None = None) -> None:
 
 def test_files_that_cannot_be_used(tmp_path):
     x, file = vectors(), tmp_path / "f.npz"
-    refuse(tmp_path / "none.npy", "not a file")
+    refuse(tmp_path / "none.npy", "^cannot read .*: there is no such file")
+    refuse(tmp_path, "^cannot read .*: it is a folder\n  try: .* taftcache init$")
     np.save(tmp_path / "alone.npy", x)
     refuse(tmp_path / "alone.npy", "without labels")
     (tmp_path / "cut.npy").write_bytes((tmp_path / "alone.npy").read_bytes()[:-1])
@@ -46,7 +47,11 @@ def test_files_that_cannot_be_used(tmp_path):
     refuse(tmp_path / "alone.npy", "no array named 'x'", Columns(vectors="x", labels=y))
     refuse(tmp_path / "alone.npy", "no ids named 'i'", Columns(ids="i", labels=y))
     for name in ("none.npy", "none.csv"):
-        refuse(tmp_path / "alone.npy", f"labels are not in .*{name}", Columns(labels=str(tmp_path / name)))
+        refuse(
+            tmp_path / "alone.npy",
+            f"{name}: there is no such file\n.*of the labels",
+            Columns(labels=str(tmp_path / name)),
+        )
     refuse(tmp_path / "alone.npy", "labels in .*cut.npy cannot be read", Columns(labels=str(tmp_path / "cut.npy")))
     np.savez(file, x=x, y=np.array([[1]] * N, object))
     refuse(file, "cannot be read as npz")
@@ -57,16 +62,35 @@ def test_files_that_cannot_be_used(tmp_path):
     (tmp_path / "y.csv").write_text("labels\n")
     refuse(tmp_path / "alone.npy", "y.csv has no rows", Columns(labels=str(tmp_path / "y.csv")))
     (tmp_path / "y.csv").write_text("id,y,a\nk,ant,1,\n")
-    refuse(tmp_path / "y.csv", "line 2 has 4 fields")
+    refuse(tmp_path / "y.csv", "line 2 .* has 4 fields")
     for text, says in {",y,a\n0,ant,1": "'': a column without a name", "y,a\nant,b": "'a': could not convert"}.items():
         (tmp_path / "y.csv").write_text(text)
         refuse(tmp_path / "y.csv", f"(?s)not part of a vector.*{says}.*index=False")
+    refuse_texts(tmp_path / "y.csv")
     (tmp_path / "y.csv").write_text("id,y\nk,ant\n")
     refuse(tmp_path / "y.csv", "there are no vectors")
     refuse(tmp_path / "y.csv", "one for each of their numbers", Columns(vectors="a"))
     (tmp_path / "y.pt").touch()
     with pytest.raises(DataError, match=r"(?s)it is not HDF5.*\.npz, \.parquet, \.csv"):
         taftcache.import_(tmp_path / "y.pt", recipe_of_vectors(tmp_path / "s"))
+
+
+def refuse_texts(file: Path) -> None:
+    """Cells without a number, and a first line that is a sample."""
+    sample = r"(?s)no line of names: its first line is a sample.*as x1,x2,label"
+    for text, says in {
+        "y,a\nant,1\nbee,2\nant,NA\n": "^row 3 of .* has no number in column 'a'\n  got: 'NA'\n",
+        "y,a\nant,1\nbee,\nant,3\nbee,\nant,5\n": "^row 2 of .* has no number .*\n  got: '', and 1 more in",
+        "y;a\nant;1,5\nbee;2,5\n": "^row 1 of .* a number with a comma .*\n  got: '1,5', .*\n.*decimal=','",
+        "0.5,-1.5,ant\n0.7,2,bee\n1.5,-3,ant\n": sample,
+        "0.5,7e-1,0\n0.7,2,1\n1.5,-3,0\n": sample,
+        "0,1,2\n0.7,2,1\n1.5,-3,0\n": "no labels named",  # as pandas calls columns
+        "400.5,500.5,kind\n0.7,2,0\n1.5,-3,1\n": "no labels named",  # wavelengths
+    }.items():
+        file.write_text(text)
+        refuse(file, says)
+    file.write_text("0.5,-1.5,ant\n0.7,2,bee\n1.5,-3,ant\n")
+    refuse(file, sample, Columns(labels="ant"))
 
 
 @pytest.mark.parametrize("form", ["npz", "h5"])

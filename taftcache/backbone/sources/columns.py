@@ -135,12 +135,22 @@ def read_table(place: Path, split: str = "") -> Table:
         raise DataError(
             f"the table {place} needs more memory than there is", got=str(error), do="write it in several parts"
         ) from error
-    except (OSError, ValueError, KeyError, csv.Error, msgspec.DecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"the table {place} is not UTF-8 text",
+            got=str(error),
+            do="write it again as UTF-8, or under the ending of its format if it is no text",
+        ) from error
+    except PermissionError as error:
+        raise DataError(
+            f"no permission to read the table {place}", got=str(error), do="let this user read it"
+        ) from error
+    except (OSError, ValueError, KeyError, msgspec.DecodeError, RecursionError) as error:
         # Arrow's errors are OSError and ValueError
         raise DataError(
             f"the table {place} cannot be read",
             got=f"{type(error).__name__}: {error}",
-            do="write it again: its ending must be that of its format, and its text UTF-8",
+            do="write it again: its ending must be that of its format",
         ) from error
     if not all(len(column) for column in table.columns.values()) or not table.columns:
         raise DataError(
@@ -158,25 +168,58 @@ def _text(file: Path) -> Table:
         lines.seek(0)
         delimiter = "\t" if file.suffix.lower() == ".tsv" else max(",;\t", key=head.count)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
-        names, rows = [name.strip() for name in next(reader, [])], list[list[str]]()
+        records, rows = _records(file, reader), list[list[str]]()
+        names = [name.strip() for name in next(records, (1, []))[1]]
         if twice := sorted({name for name in names if name and names.count(name) > 1}):
             raise DataError(
                 f"the table {file} has columns that cannot be told apart: they have the same name",
                 got=", ".join(map(repr, twice)),
-                do="give each a name of its own in the first line",
+                do="give each a name of its own in the first line; if that is a sample, add a line of names above it",
             )
         empty = 0
-        for row in reader:
+        for line, row in records:
             if not row:
                 empty += 1
                 continue
             if len(row) != len(names):
-                raise ValueError(f"line {reader.line_num} has {len(row)} fields, the first has {len(names)}")
+                quoted = f"put a field with {delimiter!r} in it in quotes, or take out what is too much"
+                raise DataError(
+                    f"line {line} of the table {file} has {counted(len(row), 'field')}, and the first line "
+                    f"{len(names)}",
+                    got=repr(delimiter.join(row))[:80],
+                    do=quoted if len(row) > len(names) else "write what it lacks, if only an empty field",
+                )
             # in a single column, an empty line with others below it is an empty field
             rows += [*([[""]] * empty if len(names) == 1 else []), row]
             empty = 0
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
     return Table(dict(zip(names, columns, strict=False)), {})
+
+
+def _records(file: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """The records of a CSV reader, each with the number of the line that it begins in; DataError for a stray quote."""
+    line = 1
+    try:
+        for record in reader:
+            yield line, record
+            line = reader.line_num + 1
+    except csv.Error as error:
+        unclosed = "unexpected end" in str(error)
+        raise DataError(
+            f"line {line} of the table {file} "
+            + ("opens a quote that nothing closes" if unclosed else "cannot be split into fields"),
+            got=str(error),
+            do='close each quote, and write one that is part of a field twice: ""',
+        ) from error
+
+
+def no_heading(place: Path, first: Sequence[str], example: str) -> DataError:
+    """The error for a table whose ``first`` line has no names of columns."""
+    return DataError(
+        f"{place} has no line of names: its first line is a sample",
+        got=first_few([name[:60] for name in first]),
+        do=f"add a line of names above it, as {example}",
+    )
 
 
 def _parts(place: Path, split: str) -> list[Path]:

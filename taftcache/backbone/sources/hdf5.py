@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 
 from taftcache.backbone.sources.arrays import ArraySource, AskedArrays, check_expansion, split_of
-from taftcache.errors import DataError
+from taftcache.errors import DataError, check_file
 from taftcache.foreign_hdf5 import CACHE, check_cached, check_own, node_of, read_whole
 
 _FAULTS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)  # h5py's, for damaged files
@@ -20,8 +20,7 @@ def open_hdf5(asked: AskedArrays) -> ArraySource:
     Which split is read, as for ``open_npz``.
     """
     file, id_key = asked.file, asked.id_key
-    if not file.is_file():
-        raise DataError(f"no HDF5 file at {file}", got=str(file), do="correct data.train or data.test")
+    check_file(file, "correct data.train or data.test", of_folder='set data.source = "folder" if it holds images')
     try:
         handle = h5py.File(file, "r", rdcc_nbytes=CACHE)
     except _FAULTS as error:

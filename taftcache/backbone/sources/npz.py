@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from taftcache.backbone.sources.arrays import ArraySource, AskedArrays, check_expansion, split_of
-from taftcache.errors import DataError
+from taftcache.errors import DataError, check_file
 
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 FAULTS = (
@@ -31,8 +31,7 @@ def open_npz(asked: AskedArrays) -> ArraySource:
     the file's arrays by plain names then, beside those that belong to no split.
     """
     file = asked.file
-    if not file.is_file():
-        raise DataError(f"no npz file at {file}", got=str(file), do="correct data.train or data.test")
+    check_file(file, "correct data.train or data.test", of_folder='set data.source = "folder" if it holds images')
     wanted = {asked.image_key, asked.label_key, asked.id_key, "blob", "offset", "label", "classes", "id", "ids"}
     try:
         with file.open("rb") as stream:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from PIL import Image
 
 from taftcache.backbone.sources.arrays import label_indexes, numbers
 from taftcache.backbone.sources.base import REGRESSION, SPLIT, Item, Knows, Source, SourceInfo, check_items, decoding
-from taftcache.backbone.sources.columns import Table, read_table, splits_in
+from taftcache.backbone.sources.columns import TEXT, Table, no_heading, read_table, splits_in
+from taftcache.backbone.sources.folder import SUFFIXES
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb
 from taftcache.errors import DataError
-from taftcache.names import counted
+from taftcache.names import counted, first_few
 
 _TRIED = 100  # first rows, of whose files at least one must be there
 
@@ -72,6 +73,10 @@ class TableSource(Source):
             column = _column(place, table, id_key, "name the column of ids: --set data.id_key=COLUMN")
             ids = _named(place, id_key, column, prefix)
         self.items = [Item(ids[row], indexes[row]) for row in self._rows]
+        if id_key is None:
+            self._check_once(place, "image", labels, "")
+        else:
+            self._check_once(place, "id", labels, ", or give each an id of its own")
         check_items(str(place), self.classes, self.items)
         self._check_places(place, image_key)
 
@@ -113,6 +118,19 @@ class TableSource(Source):
         inside = Path(path).is_relative_to(self._root)
         return self._below + Path(path).relative_to(self._root).as_posix() if inside else path
 
+    def _check_once(self, place: Path, what: str, labels: Sequence[Any], do: str) -> None:
+        """DataError if several rows have one id, with these rows and the ``labels`` that the table gives them."""
+        twice = [id for id, times in Counter(item.id for item in self.items).items() if times > 1]
+        if not twice:
+            return
+        rows = [row for item, row in zip(self.items, self._rows, strict=True) if item.id == twice[0]]
+        more = f"; {len(twice) - 1} more like it" if twice[1:] else ""
+        raise DataError(
+            f"{place} has the {what} {twice[0]!r} more than once",
+            got=first_few([f"row {row + 1} ({str(labels[row])[:60]})" for row in rows]) + more,
+            do=f"remove all of these rows but one{do}",
+        )
+
     def _check_places(self, place: Path, key: str) -> None:
         """DataError if none of the first rows' files is there: then the folder must be the wrong one."""
         first = [self._images[row] for row in self._rows[:_TRIED]]
@@ -153,8 +171,15 @@ def id_text(value: Any) -> str:
     return str(value) if isinstance(value, str | int | UUID) and not isinstance(value, bool) else ""
 
 
+def check_heading(place: Path, names: Collection[str]) -> None:
+    """DataError if one of the names of columns of a table that is text is the path of an image."""
+    if place.suffix.lower() in TEXT and any(Path(name).suffix.lower() in SUFFIXES for name in names):
+        raise no_heading(place, [*names], "path,label")
+
+
 def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:
     if key not in table.columns:
+        check_heading(place, table.columns)
         raise DataError(
             f"{place} has no column {key!r}",
             got=f"it has {', '.join(table.columns) or 'none'}",

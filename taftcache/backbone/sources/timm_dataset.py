@@ -85,6 +85,11 @@ def _check(name: str, root: Path | None) -> None:
             got=f"the dataset {name!r}",
             do=f"{' or '.join(f'{known}/NAME' for known in _PREFIXES)}, or a name without a slash for a folder",
         )
+    if root is None and prefix.lower() != "hfds":
+        raise DataError(
+            f"data.root is missing: the dataset {name!r} is read from a folder",
+            do="name the folder: --set data.root=FOLDER",
+        )
     # Hugging Face's library makes its folder
     if root is not None and not root.is_dir() and (prefix.lower() != "hfds" or ":" in str(root)):
         raise DataError(f"data.root is not a folder on this machine: {root}", got=str(root), do="correct the path")

@@ -15,6 +15,7 @@ from taftcache.errors import ArgumentError, DataError, RecipeError
 from taftcache.names import CLASS, counted, first_few, in_quotes, typed, with_counts
 from taftcache.stages.completeness import is_complete, making_of
 
+_MISSING = ("nan", "none", "na", "<na>", "n/a", "null")  # what pandas, NumPy and R write where a value is missing
 NewClasses = Literal["refuse", "skip", "take"]
 
 
@@ -59,12 +60,18 @@ def other_classes_note(found: Mapping[str, tuple[str, str]]) -> list[str]:
 
 
 def doubtful_classes_notes(source: Labelled) -> list[str]:
-    """Notes if most samples of a source have a class of their own, and there are at least ``FEW`` samples; and if the
-    classes are numbers, of which one is -1."""
+    """Notes if most samples of a source have a class of their own, and there are at least ``FEW`` samples; on classes
+    that are called as programs call what is missing; and if the classes are numbers, of which one is -1."""
     counts = Counter(item.label for item in source.items)
+    missing = [name for name in source.classes if name.casefold() in _MISSING]
     if "-1" in source.classes and all(name.isdecimal() for name in source.classes if name != "-1"):
-        left = counted(counts[source.classes.index("-1")], "sample")
-        return [f"{left} of the class -1, which often means that a label is not given; leave them out if so"]
+        missing.append("-1")
+    if missing:
+        return [
+            f"{counted(counts[source.classes.index(name)], 'sample')} of the class {name}, which often means that a "
+            "label is not given; leave them out if so"
+            for name in missing
+        ]
     alone, samples = sum(n == 1 for n in counts.values()), len(source.items)
     if samples < FEW or 2 * alone <= samples:
         return []

@@ -20,7 +20,7 @@ from taftcache.backbone.sources.columns import configurations_in, is_table, part
 from taftcache.backbone.sources.folder import SUFFIXES, unreachable
 from taftcache.backbone.sources.hdf5 import names_in_hdf5
 from taftcache.backbone.sources.npz import names_in_npz
-from taftcache.backbone.sources.table import id_text, is_inside
+from taftcache.backbone.sources.table import check_heading, id_text, is_inside
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError, UnreadableImage, local_path
 from taftcache.names import counted, first_few, typed
@@ -322,6 +322,7 @@ def _named(columns: Mapping[str, Any], key: str, usual: tuple[str, ...], place: 
     """The column that has one of the usual names."""
     found = first_usual(columns, usual)
     if found is None:
+        check_heading(place, columns)
         raise DataError(
             f"no column of {place} has a usual name for {key.partition('_')[0]}s",
             got=f"it has {', '.join(columns) or 'none'}",

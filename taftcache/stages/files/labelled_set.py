@@ -242,7 +242,7 @@ def _images(
     if not isinstance(data, str | Path):
         raise ArgumentError(
             "the labelled images are not named by a path",
-            got=f"a {type(data).__name__}",
+            got=type(data).__name__,
             do="name a folder with one subfolder per class, a table of paths and labels, or a file of arrays",
         )
     if not (place := full_path(Path(data))).exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import tempfile
 import zipfile
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from taftcache.backbone.sources.arrays import check_expansion
 from taftcache.backbone.sources.base import SPLIT
-from taftcache.backbone.sources.columns import parquet_batches, read_table
+from taftcache.backbone.sources.columns import no_heading, parquet_batches, read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
 from taftcache.cache.columns import NAMES, USUAL, Columns, NamedColumns
 from taftcache.cache.format.layout import check_shape
 from taftcache.cache.hdf5 import FeatureFile
-from taftcache.errors import DataError, local_path
+from taftcache.errors import OF_IMAGES, DataError, check_file, local_path
 from taftcache.stages.files.vectors import NAME_THEM, Vectors
 
 _TABLES = (".csv", ".tsv")
@@ -40,8 +40,7 @@ def open_vectors(path: Path, columns: Columns, scratch: Path | None = None, asid
     Raises:
         DataError: no such file, damaged, with Python objects or without labels; and as ``Vectors.of`` says.
     """
-    if not path.is_file():
-        raise DataError(f"cannot read {path}: it is not a file", do="correct the path")
+    check_file(path, of_folder=OF_IMAGES)
     try:
         if path.suffix.lower() == ".npy":
             return _from_npy(path, columns)
@@ -135,20 +134,51 @@ def _from_text(path: Path, columns: Columns, aside: str | None) -> Vectors:
             raise DataError(
                 f"{path} has no column of vectors, but one for each of their numbers", got=name, do="leave its name out"
             )
-    numbers = []
-    for name in [name for name in table if name not in (names.labels, names.ids, NAMES, SPLIT, aside)]:
-        try:
-            if not name:
-                raise ValueError("a column without a name, as pandas has for its index")
-            numbers.append(np.array(table[name], np.float64))
-        except ValueError as error:
+    _check_heading(path, table)
+    others = (names.labels, names.ids, NAMES, SPLIT, aside)
+    numbers = [_numbers(path, name, table[name]) for name in table if name not in others]
+    beside = _Beside(path, columns, table)
+    values = np.stack(numbers, 1) if numbers else np.empty((0, 0))
+    return Vectors.of(path, values, beside.labels(names), beside.ids(names), splits=beside.splits())
+
+
+def _check_heading(path: Path, table: Mapping[str, Sequence[str]]) -> None:
+    """DataError if a table's names are those of a sample: half are fractions, and one is a value of its column, as a
+    class is. Whole numbers are the names that pandas gives, and wavelengths, say, are fractions."""
+    fractions = [name for name in table if _is_number(name) and not name.lstrip("-").isdecimal()]
+    if 2 * len(fractions) >= len(table) and any(name in cells for name, cells in table.items()):
+        raise no_heading(path, [*table], "x1,x2,label")
+
+
+def _numbers(path: Path, name: str, cells: Sequence[str]) -> NDArray[np.float64]:
+    """A column of a table as numbers."""
+    try:
+        if not name:
+            raise ValueError("a column without a name, as pandas has for its index")
+        return np.array(cells, np.float64)
+    except ValueError as error:
+        odd = [row for row, cell in enumerate(cells) if not _is_number(cell)]
+        comma = bool(odd) and _is_number(cells[odd[0]].replace(",", ".", 1))
+        if not name or not (comma or 0 < 2 * len(odd) < len(cells)):
             do = "numbers alone beside labels and ids, under a line of names: in pandas to_csv(…, index=False)"
             raise DataError(
                 f"{path} has a column that is not part of a vector", got=f"{name!r}: {error}", do=do
             ) from None
-    beside = _Beside(path, columns, table)
-    values = np.stack(numbers, 1) if numbers else np.empty((0, 0))
-    return Vectors.of(path, values, beside.labels(names), beside.ids(names), splits=beside.splits())
+    raise DataError(
+        f"row {odd[0] + 1} of {path} has {'a number with a comma' if comma else 'no number'} in column {name!r}",
+        got=f"{cells[odd[0]]!r}" + (f", and {len(odd) - 1} more in this column" if odd[1:] else ""),
+        do="write a point for the comma; in pandas read_csv(…, decimal=',').to_csv(…, index=False)"
+        if comma
+        else "write a number there, or leave the row out",
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def column_of(path: Path, columns: Columns, name: str) -> list[Any]:
@@ -301,8 +331,7 @@ class _Beside:
         place = self._file(name)
         if place is None:
             return self.arrays.get(name)
-        if not place.is_file():
-            raise DataError(f"the {what} are not in {place}: it is not a file", do="correct the path")
+        check_file(place, f"correct the path of the {what}")
         if place.suffix == ".npy":
             try:
                 return np.array(mapped(place))

@@ -194,6 +194,19 @@ def _check_order(name: str, what: str, of_rows: list[Any] | None, own: list[Any]
     )
 
 
+def _in_one_row(what: str, found: NDArray[Any]) -> str:
+    """What makes labels or ids [n] of an array that is not integers or texts [n]."""
+    if found.ndim == 2 and found.shape[1] == 1:
+        return f"np.ravel({what})"
+    if found.ndim == 2 and found.dtype.kind in "biuf":
+        some = found != 0
+        if (some.sum(1) == 1).all() and (found[some] == 1).all():
+            return f"np.argmax({what}, 1)"
+    return f"write {what} as integers or texts, one for each vector" + (
+        f"; {REGRESSION}" if what == "labels" and found.dtype.kind == "f" else ""
+    )
+
+
 def _words(path: Path, what: str, given: ArrayLike) -> NDArray[Any]:
     """Labels or ids [n] as they were given; DataError unless each is an integer or a text."""
     # as objects: in an array of texts, each takes as much room as the longest
@@ -206,8 +219,7 @@ def _words(path: Path, what: str, given: ArrayLike) -> NDArray[Any]:
         raise DataError(
             f"the {what} of {path} are not integers or texts [n]",
             got=f"{found.dtype} {list(found.shape)}",
-            do=f"write {what} as integers or texts, one for each vector"
-            + (f"; {REGRESSION}" if what == "labels" and found.dtype.kind == "f" else ""),
+            do=_in_one_row(what, found),
         )
     if found.dtype.kind == "O":
         odd = (k for k, value in enumerate(found) if not isinstance(value, str | bytes | int | np.integer))
