@@ -23,7 +23,7 @@ from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe, remember
 from taftcache.errors import DataError, TaftcacheError
-from taftcache.names import counted, is_model, resized_notes, them
+from taftcache.names import BASE, counted, is_model, resized_notes, them
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
@@ -163,6 +163,7 @@ def _complete(recipe: Recipe, forgotten_of: Place | None, progress: Progress, be
         whole = is_complete(store)
         check_request(store, recipe, but=elsewhere(store, recipe, LIES_AT) if whole else ())
         check_tail(store, recipe)
+        store.check_files(store.every_shard, store.objects(BASE))
         if not whole:
             return None
         moved = is_moved(store, recipe)
