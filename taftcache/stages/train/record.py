@@ -90,8 +90,8 @@ def beside_notes(store: FeatureStore) -> list[str]:
     failed = beside.unsaved or StoreError("it is not written yet")
     mend = f"{(failed.do or '').partition(AGAIN)[0]}; ".removeprefix("; ")
     return [
-        f"{beside.file} lacks some of what was forgotten or spent, which an old copy of the store, put back here, would "
-        f"then not know: {failed.fault}; {mend}the next command that writes to the store completes it"
+        f"{beside.file} lacks some of what was forgotten or spent, which an old copy of the store, put back here, "
+        f"would then not know: {failed.fault}; {mend}the next command that writes to the store completes it"
     ]
 
 
