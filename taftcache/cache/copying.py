@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from taftcache.cache.place.address import new_home, spelled
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import WriterLock
+from taftcache.cache.place.room import check_room, taken_bytes
 from taftcache.cache.read.around import check_outside
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import OnProgress, verify
@@ -71,7 +72,7 @@ def copy(
     # The target's own manifest names its key until the swap, so the new key is put there directly before it.
     key = [file for file in every if file.path == ledger.KEY_FILE]
     files = [file for file in every if file not in key]
-    made = new_home(target, "copy the store to", partial(_check_place, source, target))
+    made = new_home(target, "copy the store to", partial(_check_place, source, target, every))
     with made as (root, staging), writing(root.path), WriterLock(staging):
         before = _before(root, source, update)
         gone = _destroyed_key(source, before)
@@ -141,11 +142,15 @@ def _forgotten_there(
     return there
 
 
-def _check_place(source: FeatureStore, target: str | os.PathLike[str], root: Home) -> None:
-    """`check_foreign`; and, where no store is yet, `_check_state`: a copy that is refused leaves no lock file there."""
+def _check_place(source: FeatureStore, target: str | os.PathLike[str], files: Sequence[_File], root: Home) -> None:
+    """`check_foreign`; and, where no store is yet, `_check_state`, and room for the ``files`` that are not there yet: a
+    copy that is refused leaves no lock file there."""
     check_foreign(root)
     if not root.exists(FILE):
         _check_state(source, target, TombstoneFile(target))
+        there = {**root.sizes("shards"), **root.sizes("models"), **root.sizes("components"), **root.sizes("base")}
+        rest = (file.size for file in files if there.get(file.path) != file.size)
+        check_room(target, taken_bytes(target, rest), "name a place on another disk, or free some space on that one")
 
 
 def _check_state(source: FeatureStore, target: str | os.PathLike[str], there: TombstoneFile) -> None:

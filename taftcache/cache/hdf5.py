@@ -46,7 +46,7 @@ _TEXTS = ("identity", "plan", "recipe", "skipped", "objects")
 
 
 def export(store: FeatureStore, file: str | os.PathLike[str], progress: OnProgress | None = None) -> int:
-    """Write all rows of ``store`` to a new HDF5 file; its bytes.
+    """Write all rows of ``store`` to a new HDF5 file, the same one from the same store; how many bytes it has.
 
     ``/shards/<name>/tokens`` [n, t, d], ``labels`` int32 [n], ``sample_id`` UTF-8 [n]; ``/classes``; the base's files;
     identity, plan, recipe and skipped samples as JSON. Components, ledger and tombstones are not features and stay.
@@ -62,7 +62,9 @@ def export(store: FeatureStore, file: str | os.PathLike[str], progress: OnProgre
         for name, value in _texts(store).items():
             out[name] = np.frombuffer(canonical(value), np.uint8)
         for name in store.objects(BASE):
-            out[f"files/{name}"] = np.frombuffer(store.read_object(name), np.uint8)
+            folder, _, leaf = f"files/{name}".rpartition("/")
+            # made here, because one that HDF5 makes on the way to a dataset says when
+            out.require_group(folder)[leaf] = np.frombuffer(store.read_object(name), np.uint8)
         for shard in store.every_shard:
             group = out.create_group(f"shards/{shard.name}")
             group.attrs["role"], group.attrs["digest"] = shard.role, shard.digest

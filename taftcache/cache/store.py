@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -27,7 +27,7 @@ from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.lock import LOCK, WriterLock, not_copied
 from taftcache.cache.read.contents import MAKE, OF_A_MODEL, Contents, no_store, read_manifest
 from taftcache.cache.read.shard import Shard
-from taftcache.cache.read.verify import OnProgress, read_object, verify
+from taftcache.cache.read.verify import OnProgress, check_files, read_object, verify
 from taftcache.cache.write.commit import Committer, create
 from taftcache.cache.write.journal import Header
 from taftcache.cache.write.previous import unlawful
@@ -382,6 +382,11 @@ class FeatureStore:
         """Read every object again and return those that are damaged, missing or swapped; an empty list means a whole
         store."""
         return verify(self.root, self.manifest, progress)
+
+    def check_files(self, shards: Iterable[Shard] = (), objects: Iterable[str] = ()) -> None:
+        """IntegrityError if a file of these shards, or of the objects of these names, is missing or has another size:
+        for whatever keeps something without reading it. `verify` also notices changed bytes."""
+        check_files(self.root, shards, [self._object(name) for name in objects])
 
     def strays(self) -> list[str]:
         """What lies in the folder but no manifest names: leftovers of a crash, or someone else's files. They are not

@@ -17,22 +17,23 @@ from taftcache.recipe import Recipe, parse_bytes
 PART = 4
 MODELS = 64 << 20  # bytes of models that are held in any case: a pass for each small one would cost more than it saves
 GROUP, MINE = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # Linux's control groups, and where a process is
-# Of both versions: a group's limit, what it uses, and the cached files in ``memory.stat`` that may be dropped.
+# Of both versions: a group's limit, what it uses, and the cached files in ``memory.stat``, which may be dropped.
 VERSIONS = {
-    "": ("memory.max", "memory.current", "inactive_file"),
-    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    "": ("memory.max", "memory.current", "inactive_file", "active_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"),
 }
 
 
-def memory_of(recipe: Recipe) -> int:
-    """``solver.memory`` in bytes; "auto" is a quarter of what is free now on the recipe's device.
+def memory_of(recipe: Recipe, beside: int = 0) -> int:
+    """``solver.memory`` in bytes; "auto" is a quarter of what is free now on the recipe's device, less the bytes that
+    something ``beside`` the rows will need.
 
     Raises:
         BackboneError: the recipe's device is not here.
     """
     if recipe.solver.memory != "auto":
         return parse_bytes(recipe.solver.memory)
-    return free_memory(resolve_device(recipe.device)) // PART
+    return max(0, free_memory(resolve_device(recipe.device)) - beside) // PART
 
 
 def memory_of_models(recipe: Recipe) -> int:
@@ -44,8 +45,8 @@ def free_memory(device: torch.device) -> int:
     """Bytes that are free on a device; on the host, no more than a container's limit leaves, or a job's (SLURM,
     systemd).
 
-    What a container uses includes cached files that it has read. Those that are inactive are dropped when memory is
-    needed, so they count as free, as in `docker stats`.
+    What a container uses includes cached files that it has read, such as a store's. They are dropped when memory is
+    needed, so they count as free, as in what Linux calls available.
     """
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -69,7 +70,7 @@ def _left_by_groups() -> Iterator[int]:
                     yield _left(folder, *VERSIONS[kind])
 
 
-def _left(group: Path, limit: str, used: str, cached: str) -> int:
+def _left(group: Path, limit: str, used: str, *cached: str) -> int:
     most, now = (int((group / name).read_text("ascii")) for name in (limit, used))
     said = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
-    return max(0, most - now + min(now, int(said.get(cached, 0))))
+    return max(0, most - now + min(now, sum(int(said.get(name, 0)) for name in cached)))

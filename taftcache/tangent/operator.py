@@ -14,6 +14,7 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.tangent.base import Base
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.device import full_float32, lowered, transfer
 from taftcache.tangent.factors import AddGradients, Direct, Factor
 from taftcache.tangent.feature import FeatureState, FeatureTail
@@ -97,7 +98,7 @@ class TangentOperator:
         if self._on_gpu:
             self.block_rows *= ON_GPU
         elif dtype == torch.float64:
-            self.block_rows = min(self.block_rows, max(LEAST_ROWS, WIDE_BYTES // (8 * prod(base.config.shape))))
+            self.block_rows = float64_rows(base.config, self.block_rows)
         elif self.ready is not None:
             most = BLOCK_BYTES // (4 * prod(base.config.shape))
             self.block_rows = max(self.block_rows, min(WHEN_READY * self.block_rows, most))
@@ -231,6 +232,11 @@ class TangentOperator:
             if skip < count:
                 yield from blocks_of(source, size, skip * size)
             skip = max(0, skip - count)
+
+
+def float64_rows(config: TailConfig, most: int = BLOCK_ROWS) -> int:
+    """Rows of a float64 block on a CPU: fewer than ``most`` if they are wide."""
+    return min(most, max(LEAST_ROWS, WIDE_BYTES // (8 * prod(config.shape))))
 
 
 def first_target(sources: Sequence[RowSource], classes: int) -> Tensor:

@@ -21,6 +21,7 @@ from taftcache.errors import (
     IntegrityError,
     RecipeError,
     StaleStore,
+    StoreChanged,
     StoreError,
     StoreLocked,
     StoreNotFound,
@@ -363,7 +364,7 @@ def test_of_two_writers_one_wins(address, tmp_path, monkeypatch) -> None:
     second.close()
     with FeatureStore(address) as store:
         assert store.read_object("components/001") == b"first, after the second"
-    with pytest.raises(StoreError, match="not an empty folder"):
+    with pytest.raises(StoreChanged, match="there is one by now"):
         create(address)
 
 

@@ -44,6 +44,15 @@ def test_other_tools_read_it(path, file) -> None:
     assert names == {*IDS, *TEST} - {IDS[3]}, "neither the skipped one nor the forgotten"
 
 
+def test_one_store_has_one_file_whenever_it_is_written(path, file, tmp_path) -> None:
+    """No group says when it was made."""
+    with h5py.File(file) as found:
+        groups = [found]
+        found.visititems(lambda _, node: groups.append(node))
+        assert len(groups) > 10
+        assert {h5py.h5o.get_info(node.id).ctime for node in groups} == {0}
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
 def test_there_and_back(tmp_path, dtype) -> None:
     path = make(tmp_path / "s", dtype)

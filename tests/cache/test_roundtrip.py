@@ -21,6 +21,7 @@ from taftcache.errors import (
     IdentityError,
     IntegrityError,
     RecipeError,
+    StoreChanged,
     StoreError,
     StoreLocked,
     StoreNotFound,
@@ -309,7 +310,7 @@ def test_unknown_things_are_named(store, tmp_path, ids) -> None:
         with pytest.raises(StoreNotFound):
             FeatureStore(tmp_path / "empty", mode=mode)
     assert list((tmp_path / "empty").iterdir()) == []
-    with pytest.raises(StoreError, match=r'not an empty folder[\s\S]*mode="a"'):
+    with pytest.raises(StoreChanged, match=r'there is one by now[\s\S]*mode="a"'):
         create(store.path)
     with pytest.raises(RecipeError):
         create(tmp_path / "x", classes=["a", "a"])

@@ -357,3 +357,20 @@ def test_a_store_that_the_disk_has_no_room_for_is_not_begun(command, tmp_path, m
         if free < needed:
             assert "too little space" in capsys.readouterr().err
             assert not (tmp_path / "store").exists()
+
+
+def test_a_copy_that_the_disk_has_no_room_for_is_not_begun(finished, tmp_path, monkeypatch, capsys):
+    """Each file takes whole blocks of the disk."""
+    block = os.statvfs(tmp_path).f_frsize
+    whole = tmp_path / "whole"
+    taftcache.copy(finished, whole)
+    names = [path for path in whole.rglob("*") if path.is_file() and path.name not in ("manifest.json", "lock")]
+    needed = sum(-(-path.stat().st_size // block) * block for path in names)
+    for free in (needed - 1, needed):
+        monkeypatch.setattr(shutil, "disk_usage", lambda place, free=free: shutil._ntuple_diskusage(free, 0, free))
+        with pytest.raises(SystemExit) as ended:
+            main(["copy", str(finished), str(tmp_path / "copy")])
+        assert ended.value.code == (5 if free < needed else 0)
+        if free < needed:
+            assert "too little space" in capsys.readouterr().err
+            assert not (tmp_path / "copy").exists()

@@ -214,6 +214,10 @@ class Bucket:
         own = self._head(name) if name else None
         return self._listed(name) + ([own] if own is not None else [])
 
+    def sizes(self, name: str) -> dict[str, int]:
+        """The bytes of every object below ``name``, by its name from the root."""
+        return {meta["path"]: meta["size"] for meta in self._listed(name)}
+
     def _listed(self, name: str) -> list[Any]:
         return list(self._ask(name, lambda: self._api.list(self._store, name or None, chunk_size=1000).collect()))
 

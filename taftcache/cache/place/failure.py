@@ -10,7 +10,7 @@ AGAIN = ", then run the same command again"
 _INTACT = "; the last commit is intact"
 INTACT = f"{AGAIN}{_INTACT}"
 GOES_ON = f"{AGAIN}, which goes on from what staging/ keeps (taftcache gc STORE --unfinished removes it){_INTACT}"
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 AVOID = "do not use this store"
 _IN_THE_WAY = "a file, or a link that leads nowhere, is where a folder must be", "name a folder, or move that away"
 _CLOSE = "close what has it open (taftcache view, say)"
@@ -30,7 +30,7 @@ _CAUSES = {
     errno.EBADF: ("its folder or file was closed in this process", "open it again"),
     errno.EMFILE: ("too many files are open", "allow more open files (ulimit -n)"),
     errno.ENFILE: ("too many files are open", "close other programs"),
-    errno.EFBIG: ("the file is too large", "name a place on another file system, or allow larger files (ulimit -f)"),
+    errno.EFBIG: ("the file is too large", "allow larger files (ulimit -f), or name a place on another file system"),
     errno.ENAMETOOLONG: ("the name is too long", "name a place with a shorter path"),
     errno.ELOOP: ("too many links lead on to each other", "name the folder itself"),
     **dict.fromkeys(NETWORK, ("the network file system does not answer", "look at the network and at the mount")),

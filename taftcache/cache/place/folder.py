@@ -17,7 +17,7 @@ from typing import Any
 
 from taftcache.cache.place.durable import make_durable
 from taftcache.cache.place.failure import AVOID, FULL, GOES_ON, INTACT, cannot, too_large
-from taftcache.errors import FormatError, StoreLocked, StoreNotFound, StoreWriteError
+from taftcache.errors import FormatError, StoreError, StoreLocked, StoreNotFound, StoreWriteError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that someone planted must fail, not hang
@@ -103,6 +103,18 @@ class Folder:
         """Bytes of the file ``name``, or of all plain files below the folder; 0 where there is nothing, or a link."""
         return sum(info.st_size for info in self._below(name))
 
+    def sizes(self, name: str) -> dict[str, int]:
+        """The bytes of every plain file below the folder ``name``, by its name from the root; no file is opened."""
+        found: dict[str, int] = {}
+        with suppress(FileNotFoundError), self._folder(name) as fd, os.scandir(fd) as entries:
+            for entry in entries:
+                full = f"{name}/{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    found |= self.sizes(full)
+                elif entry.is_file(follow_symlinks=False):
+                    found[full] = entry.stat(follow_symlinks=False).st_size
+        return found
+
     def changed(self, name: str) -> float:
         """When the file ``name``, or the newest below it, was written: seconds since 1970; 0 if there is none."""
         return max((info.st_mtime for info in self._below(name)), default=0.0)
@@ -169,14 +181,16 @@ class Folder:
     def swap(self, name: str, data: bytes, *, mode: int | None = None) -> None:
         """Replace the file ``name`` atomically and durably: a reader finds the old bytes or the new ones. ``mode`` as
         for `write`."""
-        self.write(f"{name}.partial", data, mode=mode)
-        self.move(f"{name}.partial", name)
+        with self._removed_if_unwritten(partial := f"{name}.partial"):
+            self.write(partial, data, mode=mode)
+        self.move(partial, name)
 
     def put(self, name: str, data: Any, *, mode: int | None = None) -> None:
         """Write the file in ``staging`` and move it to ``name`` once it is durable; ``mode`` as for `write`."""
         staged = f"staging/put-{threading.get_ident()}"
         self.make("staging")
-        self.write(staged, data, mode=mode)
+        with self._removed_if_unwritten(staged):
+            self.write(staged, data, mode=mode)
         self.place(self, staged, name)
 
     def is_folder(self, name: str) -> bool:
@@ -318,6 +332,17 @@ class Folder:
                 make_durable(fd)
             finally:
                 os.close(fd)
+
+    @contextmanager
+    def _removed_if_unwritten(self, name: str) -> Iterator[None]:
+        """Remove the file ``name`` if its write inside fails: of a full disk it would keep space, and nobody asks for
+        it."""
+        try:
+            yield
+        except StoreWriteError:
+            with suppress(OSError, StoreError):
+                self.remove(name)
+            raise
 
     @contextmanager
     def _folder(self, name: str) -> Iterator[int]:

@@ -42,6 +42,10 @@ class Home(Protocol):
         """Bytes of the file ``name``, or of all files below it."""
         ...
 
+    def sizes(self, name: str) -> dict[str, int]:
+        """The bytes of every file below the folder ``name``, by its name from the root; no file is opened."""
+        ...
+
     def changed(self, name: str) -> float:
         """When the file ``name``, or the newest below it, was written: seconds since 1970."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from taftcache.cache.format import ledger
@@ -67,6 +67,32 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
         lost = Fault.of(partial(ledger.read_key, root, named), file=ledger.KEY_FILE)
         faults += [lost] if lost else []
     return faults
+
+
+def check_files(root: Home, shards: Iterable[Shard], objects: Iterable[ObjectRef]) -> None:
+    """IntegrityError if a file of these shards or objects is missing, or has another size than its manifest names.
+
+    Nothing but shard manifests is read, so that a file which was changed and kept its size is not noticed.
+    """
+    for shard in shards:
+        there = root.sizes(shard.at)
+        for name, part in shard.listing.objects.items():
+            if (problem := _misfit(root, there, f"{shard.at}/{name}", part.size)) is not None:
+                raise shard.fault(name, problem).error()
+    folders: dict[str, dict[str, int]] = {}
+    for ref in objects:
+        folder = ref.path.rpartition("/")[0]
+        if folder not in folders:
+            folders[folder] = root.sizes(folder)
+        if (problem := _misfit(root, folders[folder], ref.path, ref.size)) is not None:
+            raise Fault(file=ref.path, problem=problem).error()
+
+
+def _misfit(root: Home, there: Mapping[str, int], file: str, size: int) -> str | None:
+    """What is wrong with a file of which ``there`` has the size, if there is one; StoreChanged if a commit took it."""
+    if file not in there:
+        return unreadable(root, file, FileNotFoundError())
+    return None if there[file] == size else f"it has {there[file]} bytes, and its manifest declares {size}"
 
 
 def _ledger_faults(root: Home, named: Manifest) -> list[Fault]:

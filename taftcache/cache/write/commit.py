@@ -24,7 +24,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.write import previous
 from taftcache.cache.write.sweep import LOST, OWN, TRANSACTION, disown, removed, sweep
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.errors import StoreError, StoreLocked
+from taftcache.errors import StoreChanged, StoreError, StoreLocked
 from taftcache.names import is_from_macos, typed
 
 
@@ -270,9 +270,12 @@ def check_foreign(root: Home) -> None:
 
 def _taken(root: Home, there: list[str]) -> StoreError:
     do = "name a folder that is empty, or not there yet"
-    if FILE in there:  # commands open such a store, so the reader of this message is a program's author
-        do = 'name another folder, or open the store that is there with mode="a"'
-    elif set(there) <= OWN:
+    if FILE in there:  # commands open such a store: here another process has made it since they looked
+        return StoreChanged(
+            f"cannot create a store at {root.path}: there is one by now",
+            do='open it with mode="a", or name another folder',
+        )
+    if set(there) <= OWN:
         do = f"name another folder; or, if this was a store, put its {FILE} back"
     return StoreError(
         f"cannot create a store at {root.path}: it is not an empty folder",

@@ -88,6 +88,7 @@ class TombstoneFile:
     def __init__(self, store: str | os.PathLike[str]) -> None:
         self.file: Path | None = None
         self._by_key: dict[bytes, frozenset[str]] = {}
+        self.unsaved: StoreError | None = None  # why the last `save` failed, if any did
         self._earlier: Path | None = None  # a file that goes once its tombstones are in this one
         self._charges: dict[str, Charge] = {}
         self._saved: _Contents | None = {}, {}  # what the file has; None: it must be rewritten
@@ -214,20 +215,27 @@ class TombstoneFile:
         return self.file is None or (self._by_key, self._charges) == self._saved
 
     def save(self) -> None:
-        """Write what the file does not have yet."""
+        """Write what the file does not have yet; a StoreError is also kept as ``unsaved``."""
         if self.file is None or self.is_saved:
             return
+        try:
+            self._write(self.file)
+        except StoreError as error:
+            self.unsaved = error
+            raise
+
+    def _write(self, file: Path) -> None:
         self.check_owner()  # else keys of theirs came into a file of ours
         keys = [_UnderKey(key.hex(), sorted(hashes)) for key, hashes in self._by_key.items()]
         raw = canonical(_File.of(keys, self.charges))
         if len(raw) > MAX_BYTES:
             raise StoreWriteError(
-                f"the file of tombstones would have {len(raw)} bytes, and only {MAX_BYTES} are read", got=str(self.file)
+                f"the file of tombstones would have {len(raw)} bytes, and only {MAX_BYTES} are read", got=str(file)
             )
-        with writing(self.file.parent):
-            os.makedirs(self.file.parent, exist_ok=True)  # missing if the store is yet to be made
-            with closing(Folder(self.file.parent)) as folder:
-                folder.swap(self.file.name, raw, mode=self._mode)
+        with writing(file.parent):
+            os.makedirs(file.parent, exist_ok=True)  # missing if the store is yet to be made
+            with closing(Folder(file.parent)) as folder:
+                folder.swap(file.name, raw, mode=self._mode)
         self._saved = dict(self._by_key), dict(self._charges)
         self._remove_earlier()
 

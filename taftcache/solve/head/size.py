@@ -15,6 +15,9 @@ from taftcache.tangent.operator import first_target
 
 # Bytes that a group of classes may take, for their normal matrices if each has its own, or for their rows.
 GROUP_BYTES = 512 << 20
+# Blocks of rows in float64 that are in memory beside the matrices at most, with what the allocator keeps of freed ones:
+# measured at 600 to 6,000 rows of 3,500 to 50,000 numbers, for a given λ and with a choice of λ before.
+BLOCKS, BLOCKS_TO_CHOOSE = 14, 24
 FEW = 3  # times the rows of a class: if a row has as many numbers, one solve is cheaper from what they change
 
 
@@ -98,6 +101,12 @@ class HeadSize:
             return 8 * n * (self.numbers + (1 + bool(self.extra) + 2 * chosen) * n)
         own = min(self.together, self.classes) if self.extra else 0
         return 8 * n * n * (1 + own + (2 if chosen and self.decomposes else 0))
+
+    def block_bytes(self, block_rows: int, *, chosen: bool) -> int:
+        """About how many bytes the rows that are read take at most at once, beside the matrices; of few rows, no more
+        than these and two blocks. Read in blocks of so many rows; ``chosen`` as for ``solve_bytes``."""
+        blocks = BLOCKS_TO_CHOOSE if chosen else BLOCKS
+        return 8 * self.numbers * min(blocks * block_rows, self.rows + 2 * min(self.rows, block_rows))
 
     def left_out_bytes(self, asked: int) -> int:
         """About how many bytes leaving out each row takes at most at once if so many classes are ``asked`` for: the

@@ -1,9 +1,8 @@
-"""Estimate what an extraction would take before it is started, and check that there is room for it."""
+"""Estimate what an extraction would take, before it is started."""
 
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,13 +15,13 @@ from taftcache.backbone.forward.extract import default_batch
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
-from taftcache.cache.format.layout import resolve_chunk_rows
+from taftcache.cache.format.layout import expected_sizes, resolve_chunk_rows
 from taftcache.cache.opening import Place
-from taftcache.cache.place.address import as_path, is_bucket
+from taftcache.cache.place.address import as_path
+from taftcache.cache.place.room import free_bytes, taken_bytes
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.commit import check_free
-from taftcache.errors import StoreWriteError
-from taftcache.names import readable_size, resized_notes
+from taftcache.names import resized_notes
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.extract.forgotten import open_images, remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen, made_from, run_frozen
@@ -124,30 +123,13 @@ def _timed(model: tuple[Reduction, Preprocess], recipe: Recipe, source: Source, 
 
 
 def bytes_of(rows: Iterable[int], kept: Reduction, recipe: Recipe) -> int:
-    """Bytes of shards with these numbers of rows, and of the tail's weights.
+    """Bytes that shards with these numbers of rows, and the tail's weights, take on the disk.
 
     A shard is stored in whole chunks, unless it has fewer rows than one chunk.
     """
-    chunk = resolve_chunk_rows(recipe.store.chunk_rows, kept.tokens_shape, recipe.store.dtype)
-    stored = (count if count < chunk else -(-count // chunk) * chunk for count in rows)
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in kept.tail_state().values())
-    return sum(stored) * kept.bytes_per_sample + weights
-
-
-def free_bytes(path: Path) -> int | None:
-    """Free bytes on the disk where ``path`` is, or will be; None in a bucket."""
-    if is_bucket(path):
-        return None
-    there = next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
-    return shutil.disk_usage(there).free
-
-
-def check_room(path: Path, needed: int) -> None:
-    """StoreWriteError if fewer than ``needed`` bytes are free at ``path``."""
-    free = free_bytes(path)
-    if free is not None and free < needed:
-        raise StoreWriteError(
-            f"cannot write to {path}: the disk has too little space for the store",
-            got=f"{readable_size(needed)} needed, {readable_size(free)} free",
-            do="name a place on another disk (store.path), or keep less: data.limit, store.dtype, tangent.blocks",
-        )
+    dtype, shape = recipe.store.dtype, kept.tokens_shape
+    chunk = resolve_chunk_rows(recipe.store.chunk_rows, shape, dtype)
+    sizes = [sum(tensor.numel() * tensor.element_size() for tensor in kept.tail_state().values())]
+    for count in filter(None, rows):
+        sizes += [least for least, _ in expected_sizes(count, shape, dtype, min(count, chunk)).values()]
+    return taken_bytes(recipe.store_path, sizes)

@@ -245,11 +245,11 @@ def _changes(
     ``direction`` [P]; and for each row what leaving it out adds to the logit, its shard, and its place there."""
     recipe, solver = setting.settings.recipe, setting.settings.recipe.solver
     objective = _objective(setting.settings, part)
-    check_head_fits(setting.settings, part.shards, objective.train, chosen=False, left_out=1)
+    needed = check_head_fits(setting.settings, part.shards, objective.train, chosen=False, left_out=1)
     with setting.progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
         result = leave_one_out(
             setting.base, part.shards, objective, direction, delta=part.component.delta,
-            goal=Goal(tolerance=solver.relative, max_passes=solver.max_passes), memory=memory_of(recipe),
+            goal=Goal(tolerance=solver.relative, max_passes=solver.max_passes), memory=memory_of(recipe, needed),
         )  # fmt: skip
     places = [(shard, row) for shard in part.shards for row in range(shard.rows)]
     weight = part.weight_of(label)

@@ -252,11 +252,12 @@ def _by_head(
             got=f"{objective.loss}" if radius is None else f"radius {radius}",
             do="train more than one shard",
         )
-    problem = pose(base, store.shards, objective, settings.arithmetic, torch.float64)
+    needed = check_head_fits(settings, store.shards, "head", chosen=True, left_out=len(store.classes))
+    how = settings.arithmetic_beside(needed)
+    problem = pose(base, store.shards, objective, how, torch.float64)
     rows = problem.operator.rows
-    check_head_fits(settings, store.shards, "head", chosen=True, left_out=len(store.classes))
     with progress.task("λ of the head", None):
-        groups, how = settings.groups(store.shards), settings.arithmetic
+        groups = settings.groups(store.shards)
         ridge = choose_ridge(base, store.shards, objective, arithmetic=how, groups=groups).ridge
     with progress.task("leave-one-out of the head", rows) as task:
         # without the row, λ stands beside a mean over one row less; here, beside a mean over all rows

@@ -104,7 +104,8 @@ def compose(
     Raises:
         CompositionError: a shard has no component, components do not share one base, or coefficients do not sum to one.
         RecipeError: coefficients for other components, or an exact model beside private ones. StoreError: a store of a
-            regressor's images, which have no classes.
+            regressor's images, which have no classes. IntegrityError: a file of a member, or of a model that is kept,
+            is missing.
     """
     assert isinstance(store, FeatureStore)
     check_has_classes(store)
@@ -117,6 +118,8 @@ def compose(
     made, dropped = work.sums()
     wanted = settings.keys.exact(store.shards, work.digests) if asks_exact(store, recipe) else None
     exact = work.is_due(EXACT, wanted, dropped)
+    kept = {MEAN, WEIGHTED, *([] if exact else [EXACT])} & store.objects().keys() - {*made, *dropped}
+    store.check_files(objects=[*names, *sorted(kept)])
     again = {MEAN, WEIGHTED, EXACT} & store.objects().keys() and (made or dropped or exact)
     before, unscored = hits_or_note(store) if again else (None, [])
     if made or dropped or (not exact and recorded_values(store, recipe) != store.manifest.recipe):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from taftcache.cache.place.failure import AGAIN
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
@@ -86,10 +87,11 @@ def beside_notes(store: FeatureStore) -> list[str]:
             f"{store.path} is a mount point, and {beside.file}, which knows what was forgotten or spent, lies outside "
             "of it: if that is a container's own layer, it goes with the container; mount the folder above the store"
         ] * os.path.ismount(os.path.realpath(store.place))
+    failed = beside.unsaved or StoreError("it is not written yet")
+    mend = f"{(failed.do or '').partition(AGAIN)[0]}; ".removeprefix("; ")
     return [
-        f"{beside.file} cannot be written, so that an old copy of the store, put back here, would not know what was "
-        f"forgotten or spent since: let {beside.file.parent} be written to; the next command that writes to the store "
-        "completes it"
+        f"{beside.file} lacks some of what was forgotten or spent, which an old copy of the store, put back here, "
+        f"would then not know: {failed.fault}; {mend}the next command that writes to the store completes it"
     ]
 
 

@@ -80,9 +80,13 @@ class Settings:
     @property
     def arithmetic(self) -> Arithmetic:
         """How products with J are computed; BackboneError where the recipe's device is not here."""
+        return self.arithmetic_beside(0)
+
+    def arithmetic_beside(self, needed: int) -> Arithmetic:
+        """The same, where a solve needs so many bytes beside the rows that it keeps."""
         recipe = self.recipe
         return Arithmetic(
-            precision=recipe.solver.precision, memory=memory_of(recipe), device=float64_device(recipe.device)
+            precision=recipe.solver.precision, memory=memory_of(recipe, needed), device=float64_device(recipe.device)
         )
 
     def weights(self, sources: Sequence[Shard]) -> RowWeights | None:

@@ -18,8 +18,9 @@ from taftcache.model.component import Component
 from taftcache.model.meta import ComponentMeta
 from taftcache.names import INTERRUPTED_KEY, readable_size
 from taftcache.objective.objective import Objective
+from taftcache.recipe import parse_bytes
 from taftcache.solve.choosing import RidgeChoice, choose_ridge
-from taftcache.solve.head.size import GROUP_BYTES, HeadSize
+from taftcache.solve.head.size import HeadSize
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise, resume
 from taftcache.solve.settings import DECISIVE, Arithmetic, Goal, OnPass
@@ -28,7 +29,7 @@ from taftcache.stages.certificates import JudgedCertificate
 from taftcache.stages.memory import free_memory
 from taftcache.stages.progress import Progress, Task
 from taftcache.stages.train.settings import Settings
-from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.operator import TangentOperator, float64_rows
 from taftcache.tangent.spec import Train
 from taftcache.teaching.tangent_student import Teachers, minimise_taught
 
@@ -62,10 +63,9 @@ COLD = SolveOptions()
 
 def check_head_fits(
     settings: Settings, sources: Sequence[Shard], mode: Train, *, chosen: bool, left_out: int = 0
-) -> None:
-    """Refuse a head whose matrices need more memory than is free now, before the system ends the process for them.
-
-    Matrices of up to GROUP_BYTES are never refused, and ``solver.memory`` has no part in it: it is for rows.
+) -> int:
+    """Refuse a head that needs more memory than is free now, before the system ends the process for it; returns how
+    many bytes it needs beside the rows that ``solver.memory`` keeps, 0 if it is not solved in closed form.
 
     Args:
         settings, sources, mode: as for ``solve_component``.
@@ -78,22 +78,29 @@ def check_head_fits(
     layout, recipe = settings.base.trained(mode), settings.recipe
     elsewhere = settings.is_taught(mode) and not left_out
     if layout != settings.base.head_layout or not settings.loss.quadratic or elsewhere:
-        return
+        return 0
     config, rows = settings.base.config, sum(shard.rows for shard in sources)
-    size = HeadSize(settings.loss, rows, config.width + 1, config.classes)
-    beside = size.left_out_bytes(left_out) if left_out else 0
-    needed = max(size.solve_bytes(chosen=chosen), beside)
-    device = float64_device(recipe.device)
-    if needed > max(GROUP_BYTES, free := free_memory(device)):
-        rest = max(size.solve_bytes(chosen=False), beside)
-        given = f", and a number for objective.ridge needs {readable_size(rest)}" if rest < needed else ""
+    size, device = HeadSize(settings.loss, rows, config.width + 1, config.classes), float64_device(recipe.device)
+
+    def bytes_if(chosen: bool) -> int:
+        beside = size.left_out_bytes(left_out) if left_out else 0
+        return max(size.solve_bytes(chosen=chosen), beside) + size.block_bytes(float64_rows(config), chosen=chosen)
+
+    needed, free = bytes_if(chosen), free_memory(device)
+    # "auto" takes part of what is left; of a number, no more than all rows
+    kept = 0 if recipe.solver.memory == "auto" else min(parse_bytes(recipe.solver.memory), 8 * rows * size.numbers)
+    if needed + kept > free:
+        rest = bytes_if(False) + kept
+        given = f"; with a number for objective.ridge {readable_size(rest)}" if rest < needed + kept else ""
+        given += f"; {readable_size(kept)} of it are for rows (solver.memory)" if kept else ""
         raise SolveError(
             "the head reads too many numbers of a row for its closed form to fit in memory",
             got=f"{config.width:,} numbers, {rows:,} rows:"
-            f" {readable_size(needed)} needed, {readable_size(free)} free on {device}",
-            do='backbone.features = "last" with tangent.blocks = 1, a model of fewer numbers,'
-            f" or more memory (solver.memory is for rows, and changes nothing here){given}",
+            f" {readable_size(needed + kept)} needed, {readable_size(free)} free on {device}{given}",
+            do='backbone.features = "last" with tangent.blocks = 1, a model of fewer numbers, or more memory'
+            + (', or solver.memory = "0B"' if kept else ""),
         )
+    return needed
 
 
 def solve_component(
@@ -116,11 +123,12 @@ def solve_component(
         RecipeError: a prior from teachers within a ball.
         SolveError: as for ``minimise`` and ``check_head_fits``.
     """
-    check_head_fits(settings, sources, mode, chosen=options.choice is None and settings.chooses_ridge)
-    objective, arithmetic = settings.objective(sources, mode), settings.arithmetic
+    chosen = options.choice is None and settings.chooses_ridge
+    needed = check_head_fits(settings, sources, mode, chosen=chosen)
+    objective, arithmetic = settings.objective(sources, mode), settings.arithmetic_beside(needed)
     with progress.task(f"solve {label.partition('/')[2]}", None) as task:
         curve = _Curve(task)
-        if choice := options.choice or choice_of(settings, sources, mode):
+        if choice := options.choice or choice_of(settings, sources, mode, beside=needed):
             objective = replace(objective, ridge=choice.ridge)
             task.note(str(choice))
         arithmetic = replace(arithmetic, operator=options.operator)
@@ -137,12 +145,14 @@ def solve_component(
     return Component(settings.base.digest, settings.base.trained(mode), delta, meta, dual)
 
 
-def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> RidgeChoice | None:
-    """λ as the rows of ``sources`` choose it; None where the settings name it."""
+def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train, *, beside: int = 0) -> RidgeChoice | None:
+    """λ as the rows of ``sources`` choose it, None where the settings name it; ``beside``: bytes that this needs beside
+    the rows that it keeps."""
     if not settings.chooses_ridge:
         return None
     objective, groups = settings.objective(sources, mode), settings.groups(sources)
-    return choose_ridge(settings.base, sources, objective, arithmetic=settings.arithmetic, groups=groups)
+    arithmetic = settings.arithmetic_beside(beside)
+    return choose_ridge(settings.base, sources, objective, arithmetic=arithmetic, groups=groups)
 
 
 def record_of(choice: RidgeChoice | None) -> dict[str, Any]:

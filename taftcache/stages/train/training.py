@@ -100,7 +100,7 @@ def train(
     Raises:
         RecipeError, IdentityError, CompositionError, BackboneError: as ``check_settings`` and ``check_kept`` say, or a
             private component would be replaced. StoreError: no such shard, or the images of a regressor. SolveError:
-            the problem has no solution as posed.
+            the problem has no solution as posed. IntegrityError: a file of what is kept, or of its rows, is missing.
     """
     assert isinstance(store, FeatureStore)
     check_several(shards=shards)
@@ -115,6 +115,8 @@ def train(
     keys = {name: ref.meta.get("key") for name, ref in there.items() if name not in lost}
     kept = [job.name for job in jobs if keys.get(job.name) == job.key]
     todo = [job for job in jobs if job.name not in kept]
+    rows = {shard.name: shard for job in jobs if job.name in kept for shard in job.shards}
+    store.check_files(rows.values(), kept)
     replaced = _replaced(store, settings.recipe, todo)
     _check_todo(store, todo)
     if cluster is None:  # a worker checks its own memory
