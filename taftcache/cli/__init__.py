@@ -227,7 +227,8 @@ def _check_start(words: Sequence[str]) -> None:
 
 
 def _run(words: Sequence[str]) -> None:
-    """Run a command; again if another process committed meanwhile: it only reads, for a writer holds the lock."""
+    """Run a command; again if another process committed meanwhile: it only reads, for a writer holds the lock, or was
+    about to make the store that the other has made."""
     command = _command()
     if os.environ.get(COMPLETES):
         command.main(args=list(words), prog_name=NAME)  # answers the shell, and ends the process

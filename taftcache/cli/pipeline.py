@@ -169,11 +169,11 @@ def extract(
     """
     made = read_recipe("extract", recipe, set_, device)
     if dry_run:
-        from taftcache.stages.extract.estimation import check_room
+        from taftcache.stages.extract.estimation import check_disk
 
         costs = taftcache.estimate(made, forgotten_of=forgotten_of)
         if not taftcache.FeatureStore.exists(costs.store):
-            check_room(costs.store, costs.bytes)
+            check_disk(costs.store, costs.bytes)
         print_report(costs, as_json)
         return
     with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, StoreNotFound, StoreWriteError
 
@@ -20,6 +22,7 @@ CAUSES = {
     errno.EMFILE: ("too many files are open", "ulimit"),
     errno.EIO: ("the disk reports an I/O error", "check the disk"),
     errno.EBUSY: ("another program has it open, or it is a mount point", "of a mount, name a folder in it"),
+    errno.EFBIG: ("the file is too large", "allow larger files (ulimit -f), or name"),
     errno.EPROTO: ("protocol error", "look at the disk"),
 }
 
@@ -39,19 +42,35 @@ def test_a_write_says_its_cause_and_what_helps(tmp_path, monkeypatch, code) -> N
         assert caught.value.do.endswith("the last commit is intact")
 
 
-def test_a_full_disk_says_what_the_stopped_shard_keeps(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG])
+def test_a_full_disk_says_what_the_stopped_shard_keeps(tmp_path, monkeypatch, code) -> None:
     def full(fd, data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(code, os.strerror(code))
 
     ids = names(20)
     with create(tmp_path / "s") as store:
         fill(store, "000", ids, stop=2)
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full)
-            with pytest.raises(StoreWriteError, match="no space left") as caught:
+            with pytest.raises(StoreWriteError, match=CAUSES[code][0]) as caught:
                 fill(store, "000", ids)
         assert "taftcache gc STORE --unfinished removes it); the last commit is intact" in caught.value.do
         assert fill(store, "000", ids) > 0, "it goes on from there, as was said"
+
+
+@pytest.mark.parametrize("write", [Folder.put, Folder.swap])
+def test_a_file_that_was_not_written_takes_no_space(tmp_path, monkeypatch, write) -> None:
+    def full(fd, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with closing(Folder(tmp_path)) as folder:
+        write(folder, "a", b"old")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            with pytest.raises(StoreWriteError, match="no space left"):
+                write(folder, "a", b"new")
+        assert list(folder.walk()) == ["a"]
+        assert folder.read("a", 9) == b"old"
 
 
 @pytest.mark.parametrize("code", CAUSES, ids=errno.errorcode.get)

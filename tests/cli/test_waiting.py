@@ -158,3 +158,17 @@ def test_a_store_that_came_while_its_maker_waited_is_kept(tmp_path):
         create(path)
     assert not isinstance(refusal.value, StoreLocked)
     assert (path / FILE).read_bytes() == b"another's"
+
+
+def test_a_store_that_another_process_makes_meanwhile_is_opened(cli, finished, tmp_path, monkeypatch):
+    line = ["convert", finished, tmp_path / "small", "--chunk-rows", "8"]
+    assert cli(*line).code == 0
+    tried, there, make = [], FeatureStore.exists, FeatureStore.create
+    monkeypatch.setattr(FeatureStore, "create", lambda *place, **said: (tried.append(place), make(*place, **said))[1])
+    monkeypatch.setattr(FeatureStore, "exists", lambda place: bool(tried) and there(place))
+    late = cli(*line)
+    assert (late.code, len(tried)) == (0, 1)
+    assert "there is one by now: once more" in late.err
+    tried.clear()
+    with FeatureStore(tmp_path / "small", mode="a"):
+        refused(cli(*line), 9, "this process has it open for writing")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -13,8 +15,9 @@ from safetensors.torch import load_file, save_file
 import taftcache
 from taftcache.backbone.files import BUNDLED
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import BackboneError, IdentityError, IntegrityError
+from taftcache.errors import BackboneError, IdentityError, IntegrityError, StoreWriteError
 from taftcache.model.predictor import TangentModel
+from taftcache.stages.train.record import beside_notes
 from tests.stages.making import open_store, recipe, tree
 
 
@@ -144,3 +147,50 @@ def test_weights_that_cannot_be_used_make_no_store(weights, tmp_path, harm):
         taftcache.extract(recipe(path, backbone={"weights": str(weights)}))
     assert not path.exists()
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("keeps", "file"),
+    [
+        (taftcache.train, "components/000-*"),
+        (taftcache.train, "shards/000-*/tokens/c.*"),
+        (taftcache.train, "shards/000-*/sample_id/c.0"),
+        (taftcache.compose, "components/000-*"),
+        (taftcache.compose, "models/exact-*"),
+        (lambda path: taftcache.extract(recipe(path)), "shards/held-out-*/tokens/c.*"),
+        (lambda path: taftcache.extract(recipe(path)), "base/*"),
+    ],
+)
+def test_whatever_keeps_something_notices_that_it_is_gone(finished, tmp_path, keeps, file):
+    path = tmp_path / "store"
+    shutil.copytree(finished, path)
+    before = FeatureStore(path).root_digest
+    one = next(iter(path.glob(file)))
+    one.write_bytes(one.read_bytes()[:-1])
+    with pytest.raises(IntegrityError, match="declares"):
+        keeps(path)
+    one.unlink()
+    with pytest.raises(IntegrityError, match="it is missing"):
+        keeps(path)
+    assert FeatureStore(path).root_digest == before
+
+
+def test_a_note_on_the_tombstones_says_why_they_are_not_written(finished, tmp_path, monkeypatch):
+    """What could not be written beside the store is told with the system's reason, and leaves no part."""
+    path = tmp_path / "store"
+    shutil.copytree(finished, path)
+
+    def full(fd, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with FeatureStore(path, mode="a") as store:
+        store.tombstone_file.consider(b"k" * 32, ["1" * 64])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            with pytest.raises(StoreWriteError):
+                store.tombstone_file.save()
+        (note,) = beside_notes(store)
+        assert "no space left on the disk; free some space on that disk; the next command" in note
+        assert [*tmp_path.iterdir()] == [path]
+        store.tombstone_file.save()
+        assert beside_notes(store) == []

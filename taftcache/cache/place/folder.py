@@ -335,13 +335,13 @@ class Folder:
 
     @contextmanager
     def _removed_if_unwritten(self, name: str) -> Iterator[None]:
-        """Remove the file ``name`` if its write inside fails: of a full disk it would keep space, and nobody asks for
-        it."""
+        """Remove the file ``name`` if the system refuses its write inside: it would take space of a full disk."""
         try:
             yield
-        except StoreWriteError:
-            with suppress(OSError, StoreError):
-                self.remove(name)
+        except StoreWriteError as error:
+            if isinstance(error.__cause__, OSError):  # else it is another process's
+                with suppress(OSError, StoreError):
+                    self.remove(name)
             raise
 
     @contextmanager

@@ -18,7 +18,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.cache.format.layout import expected_sizes, resolve_chunk_rows
 from taftcache.cache.opening import Place
 from taftcache.cache.place.address import as_path
-from taftcache.cache.place.room import free_bytes, taken_bytes
+from taftcache.cache.place.room import check_room, free_bytes, taken_bytes
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.commit import check_free
 from taftcache.names import resized_notes
@@ -39,7 +39,7 @@ class EstimateReport(Report):
 
     rows: images, by shard. classes: how many. kept: what of a sample is cached, in words. start: timm's name of the
     module where the tail begins, "" for the head's input. trained: how many numbers of the tail and head move. numbers:
-    how many a row has. bytes: size of the activations, in whole chunks. free_bytes: free space where the store would
+    how many a row has. bytes: what the store's files take on the disk. free_bytes: free space where the store would
     lie, None for a bucket. tried: images that were measured. images_per_second: as measured. seconds: for all images,
     at that rate. preprocess: what becomes of an image before the network sees it, by timm's values or the recipe's.
     notes: on what lies there and is left out, and on weights that do not fit as they are.
@@ -133,3 +133,9 @@ def bytes_of(rows: Iterable[int], kept: Reduction, recipe: Recipe) -> int:
     for count in filter(None, rows):
         sizes += [least for least, _ in expected_sizes(count, shape, dtype, min(count, chunk)).values()]
     return taken_bytes(recipe.store_path, sizes)
+
+
+def check_disk(path: Path, needed: int) -> None:
+    """StoreWriteError if fewer than ``needed`` bytes are free at ``path``."""
+    less = "name a place on another disk (store.path), or keep less: data.limit, store.dtype, tangent.blocks"
+    check_room(path, needed, less)

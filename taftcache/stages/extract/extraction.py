@@ -20,7 +20,6 @@ from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.format.plan import check_forms, other_forms
 from taftcache.cache.opening import Place
 from taftcache.cache.place.address import is_bucket
-from taftcache.cache.place.room import check_room
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe, remember
 from taftcache.errors import DataError, TaftcacheError
@@ -30,7 +29,7 @@ from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.away import renamed_notes, rows_away
 from taftcache.stages.extract.classes import classes_of, doubtful_classes_notes, other_classes, other_classes_note
-from taftcache.stages.extract.estimation import bytes_of
+from taftcache.stages.extract.estimation import bytes_of, check_disk
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import (
     forgotten_beside,
@@ -128,8 +127,7 @@ def extract(
         model = load_frozen(recipe, classes)
         identity = made_from(recipe, *model)
         if there is None:
-            less = "name a place on another disk (store.path), or keep less: data.limit, store.dtype, tangent.blocks"
-            check_room(path, bytes_of((len(shard.ids) for shard in shards.values()), model[0], recipe), less)
+            check_disk(path, bytes_of((len(shard.ids) for shard in shards.values()), model[0], recipe))
             beside.save()  # nothing refuses the recipe any more
             store = stack.enter_context(create_store(recipe, identity, classes, len(shards)))
             for note in (resized := resized_notes(identity)):  # now, too: before the work starts
