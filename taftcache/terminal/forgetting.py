@@ -92,6 +92,8 @@ def _verdict(report: AuditReport) -> str:
         places = ["the store", *(str(folder) for folder in report.also)]
         said = f"nothing of what was forgotten was found in {' and '.join(places)}"
         but = [f"{counted(report.harmless, 'file')} left out"] if report.harmless else []
+        if report.unsure:
+            but.append(f"{counted(report.unsure, 'file')} that nothing here can judge")
         if back := len(report.imported_again):
             but.append(f"{counted(back, 'component')} imported again since")
         said += f", but for {' and '.join(but)}" if but else ""

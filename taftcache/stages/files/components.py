@@ -22,7 +22,7 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreWriteError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.component_file import numbers_digest, read_header
-from taftcache.model.members import forgotten_by, imported, numbers_of
+from taftcache.model.members import forgotten_numbers, imported, numbers_of
 from taftcache.model.meta import TRAINED_ON, ComponentMeta, Stated, TrainedOn, checked, stated_rows
 from taftcache.names import (
     AGAIN,
@@ -182,8 +182,8 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     own |= {} if rows is None else {"rows": rows}
     promise = Stated.of(given.meta)
     own |= {} if promise is None else {STATED: msgspec.to_builtins(promise)}
-    numbers = numbers_digest(Component(base.digest, given.layout, given.delta).encode())
-    receipts = forgotten_by(store, numbers)
+    numbers = given.numbers
+    receipts = forgotten_numbers(store)(numbers)
     own |= {} if receipts is None else {AGAIN: max(receipts, default=0)}
     component = Component(base.digest, given.layout, given.delta, own)
     full = component_of(name)

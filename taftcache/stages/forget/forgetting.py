@@ -23,7 +23,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import names, recorded_recipe, refusal
 from taftcache.errors import ArgumentError, RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.component import put_component, read_component
-from taftcache.model.members import imported
+from taftcache.model.members import imported, twins
 from taftcache.model.meta import meta_of
 from taftcache.names import (
     CLASS,
@@ -32,6 +32,7 @@ from taftcache.names import (
     HEAD,
     MEAN,
     OF_ONE_CLASS,
+    PRIVATE,
     WEIGHTED,
     counted,
     first_few,
@@ -50,7 +51,7 @@ from taftcache.stages.estimators import fitted_note
 from taftcache.stages.forget.chain import DESTROYED, entries_of, left_since
 from taftcache.stages.forget.planning import ForgetPlan, changes_training, plan_forgetting
 from taftcache.stages.forget.receipts import receipt_of
-from taftcache.stages.forget.remaking import Remade, remake
+from taftcache.stages.forget.remaking import Remade, numbers_before, remake
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, certificate_of
 from taftcache.stages.forget.request import MODES, Mode, Request, requested
 from taftcache.stages.progress import Progress, or_silent
@@ -302,6 +303,7 @@ def _untaught(store: FeatureStore, plan: ForgetPlan) -> list[str]:
 def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, progress: Progress) -> ForgetReport:
     """Carry out the plan, in one commit."""
     before, size, there = store.root_digest, _rewritten(store, plan), store.objects()
+    same = _twins(store, plan)
     bare = TAIL not in store.objects()  # imported rows without a backbone: nothing can have been made from them
     with store.transaction() as change:
         hits, unscored = hits_or_note(store) if plan.renewed or plan.destroyed else (None, [])
@@ -318,7 +320,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         if plan.mode == "subtract" or plan.request.emptied:
             change.update(plan=plan_without(store, subtracted=plan.subtracted, dropped=len(plan.request.emptied)))
         _record(change, store, plan)
-        entry = receipt_of(store, change, plan, certificates, notes)
+        entry = receipt_of(store, change, plan, certificates, notes, numbers_before(store, plan, remade))
         change.record(signed(store, entry, signer))
     now, unscored = (None, unscored) if hits is None else hits_or_note(store)
     return replace(
@@ -328,7 +330,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         bytes=size,
         notes=[
             *notes,
-            *_twins(store, plan),
+            *same,
             *_unlearned(store, plan),
             *_one_class(plan, len(store.classes), "is left"),
             *_none_left(store, plan, there=there),
@@ -444,7 +446,10 @@ def _imported(store: FeatureStore, plan: ForgetPlan) -> list[str]:
 
 def _twins(store: FeatureStore, plan: ForgetPlan) -> list[str]:
     """A note on components that stay with the numbers of one that leaves; the receipt does not need their names."""
-    if not (stay := [name for name in plan.request.twins if name not in plan.destroyed]):
+    objects, rows_left = store.objects(), changes_training(plan.request) and imported(store)
+    own = [n for n in (*plan.renewed, *plan.destroyed) if rows_left and is_component(n) and n in objects]
+    same = [*plan.request.twins, *twins(store, [n for n in own if PRIVATE not in objects[n].meta])]
+    if not (stay := [name for name in dict.fromkeys(same) if name not in plan.destroyed]):
         return []
     options = " ".join(f"--component {shard_of(name)}" for name in stay)
     return [

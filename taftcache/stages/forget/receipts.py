@@ -4,7 +4,7 @@ forgotten, when, and by which request."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, several_texts
 from taftcache.model.members import withdrawn
+from taftcache.names import BEFORE, NUMBERS
 from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.completeness import is_from_export
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
@@ -191,13 +192,15 @@ class ReceiptsReport(Report):
 
 
 class _Ids(msgspec.Struct, frozen=True):
-    """What an entry says about the ids that its request forgot, and the shards that it wrote anew or dropped."""
+    """What an entry says about the ids that its request forgot, the shards that it wrote anew or dropped, and the
+    numbers that its components and models had."""
 
     seq: int
     event: str = ""
     ids: list[str] = []
     ids_digest: str = ""
     shards_before: list[str] = []
+    numbers_before: list[str] = []
 
 
 def receipt_of(
@@ -206,8 +209,10 @@ def receipt_of(
     plan: ForgetPlan,
     certificates: Mapping[str, RenewedCertificate],
     notes: Sequence[str],
+    numbers: Collection[str],
 ) -> dict[str, Any]:
-    """The ledger's entry for a request. Ids, and shards and classes that were named as such, are in it as keyed hashes.
+    """The ledger's entry for a request. Ids, and shards and classes that were named as such, are in it as keyed hashes;
+    so are the digests of the ``numbers`` of what was made from what leaves, by which its files are known again.
 
     The rest tells little about what left: how many rows of which shards, which also have new file names; and how many
     rows with the same bytes stayed, which are still in the store for anyone to see.
@@ -216,7 +221,7 @@ def receipt_of(
     hashes = change.tombstones([*request.samples, *request.asked])
     # Keyed, too: a plain digest would confirm to anyone who guesses a row that it was there. So would that of the
     # content after, for rows that later requests forget.
-    replaced = change.tombstones(change.replaced())
+    replaced, gone = change.tombstones(change.replaced()), change.tombstones(NUMBERS + own for own in numbers)
     states = {
         name: change.tombstones([own])[0]
         for name, own in (
@@ -235,6 +240,7 @@ def receipt_of(
         **change.commitment(),
         **states,
         "shards_before": replaced if len(replaced) <= MAX_IDS else [],
+        BEFORE: gone if len(gone) <= MAX_IDS else [],
         "copies": len(request.copies),  # their ids would remain here
         "copies_taken": len(request.copies_taken),
         "shards": dict(request.leaving),
