@@ -53,7 +53,7 @@ from taftcache.stages.forget.planning import ForgetPlan, changes_training, plan_
 from taftcache.stages.forget.receipts import receipt_of
 from taftcache.stages.forget.remaking import Remade, numbers_before, remake
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, certificate_of
-from taftcache.stages.forget.request import MODES, Mode, Request, requested
+from taftcache.stages.forget.request import MODES, Mode, PartedGroup, Request, parted_notes, requested
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.signature import Signer, signed, signer_of
@@ -84,11 +84,12 @@ class ForgetReport(Report):
     classes: classes that were forgotten as a whole. passes: over the rows, by what was solved; after a dry run an
     estimate. That is what the present components took. bytes: size, before, of the shards that were or would be written
     anew. copies: ids that stay although their rows have the same bytes as rows that leave. copies_taken: ids in
-    ``forgotten`` that left only as such copies. in_source: ids whose images are still where the recipe names them. As
-    far as that may be opened here, and lists them (see ``still_there``). expected_seconds: after a dry run, how long
-    each solve would take here, by component. What is not known has none (see ``duration.expected_seconds``). matched:
-    ids that each pattern named. held_out: what became of the default model's accuracy. None without held-out rows, if
-    nothing was made again or destroyed, and after a dry run.
+    ``forgotten`` that left only as such copies. groups: those of ``data.group`` of which samples were named, and others
+    stay. group_taken: ids in ``forgotten`` that were not named, but left with their group. in_source: ids whose images
+    are still where the recipe names them. As far as that may be opened here, and lists them (see ``still_there``).
+    expected_seconds: after a dry run, how long each solve would take here, by component. What is not known has none
+    (see ``duration.expected_seconds``). matched: ids that each pattern named. held_out: what became of the default
+    model's accuracy. None without held-out rows, if nothing was made again or destroyed, and after a dry run.
     """
 
     store: Path
@@ -110,6 +111,8 @@ class ForgetReport(Report):
     notes: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
     copies_taken: list[str] = field(default_factory=list)
+    groups: list[PartedGroup] = field(default_factory=list)
+    group_taken: list[str] = field(default_factory=list)
     in_source: list[str] = field(default_factory=list)
     expected_seconds: dict[str, float] = field(default_factory=dict)
     matched: dict[str, list[str]] = field(default_factory=dict)
@@ -130,6 +133,7 @@ def forget(
     dry_run: bool = False,
     signing_key: Path | str | None = None,
     with_copies: bool = False,
+    with_group: bool = False,
 ) -> ForgetReport:
     """Erase rows, and renew or destroy what was made from them, in one commit: after a crash, all of it or nothing.
 
@@ -147,7 +151,8 @@ def forget(
 
     ``signing_key`` is a file with an Ed25519 key that the receipt is signed with. ``with_copies``: rows with the same
     bytes under other ids, including held-out ones, and components with the same numbers under other names are forgotten
-    too.
+    too. ``with_group``: so are all samples of the groups (``data.group``) of what is named, also of samples that were
+    forgotten before.
 
     A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
     would spend more of its budget; the receipt says so. If a class is removed, so is the component.
@@ -158,7 +163,8 @@ def forget(
     An empty list of samples forgets nothing and changes nothing.
 
     Raises:
-        RecipeError: nothing is named, the mode cannot do it, a shard's component is named, or no such key.
+        RecipeError: nothing is named, the mode cannot do it, a shard's component is named, no such key, or
+            ``with_group`` in a store without groups.
             UnknownSample, StoreError: something named is neither stored nor was forgotten before, or a pattern matches
             nothing. DataError: no training row would be left.
     """
@@ -175,17 +181,18 @@ def forget(
     if mode not in MODES:
         raise ArgumentError(f"unknown mode {mode!r} to forget with", got=mode, do=f"one of {', '.join(MODES)}")
     signer, progress = signer_of(signing_key), or_silent(progress)
-    request = requested(store, samples or (), shards, classes, matching, components, with_copies, progress)
+    request = requested(store, samples or (), shards, classes, matching, components, with_copies, with_group, progress)
     if not request.samples and not request.asked:
         report = ForgetReport(
             store=store.path, root_before=store.root_digest, root_digest=store.root_digest,
-            already=request.already, mode=mode, dry_run=dry_run,
+            already=request.already, mode=mode, dry_run=dry_run, groups=request.groups,
         )  # fmt: skip
     else:
         plan = plan_forgetting(store, request, mode)
         report = _timed(store, plan) if dry_run else _carry_out(store, plan, signer, progress)
     left, said = _in_source(store, [*report.forgotten, *report.already])
-    return replace(report, in_source=left, notes=[*report.notes, *said], seconds=time.perf_counter() - begin)
+    parted = parted_notes(request.groups, dry_run=dry_run)
+    return replace(report, in_source=left, notes=[*parted, *report.notes, *said], seconds=time.perf_counter() - begin)
 
 
 @at_its_place("a")
@@ -586,5 +593,7 @@ def _report(store: FeatureStore, plan: ForgetPlan, before: str) -> ForgetReport:
         classes=request.classes,
         copies=request.copies,
         copies_taken=request.copies_taken,
+        groups=request.groups,
+        group_taken=request.group_taken,
         matched=request.matched,
     )

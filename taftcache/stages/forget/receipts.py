@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import frexp, ldexp
 from pathlib import Path
@@ -21,14 +21,15 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.nearest import by_ending, in_another_form
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, several_texts
+from taftcache.consent import names, recorded_recipe, refusal
+from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.members import withdrawn
 from taftcache.names import BEFORE, NUMBERS
 from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.completeness import is_from_export
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.forget.finding import Findings
-from taftcache.stages.forget.request import Mode, ids_of_files
+from taftcache.stages.forget.request import Mode, ids_of_files, members_of_groups
 from taftcache.stages.report import Report
 from taftcache.stages.signature import STORE, is_signed, signed_text, store_digest
 
@@ -153,6 +154,8 @@ class Answer:
     at this place. beside: whether only the file beside the store knows that it was forgotten. Its receipt is then not
     in this store. alike: an id that differs only in its Unicode form, or of which it is what a terminal shows, if
     there is one. Given for an unknown id if the store has the other one, for a forgotten one if a request named it.
+    in_group: how many other samples of its group (``data.group``) the store has. None without groups, and in a store
+    that may not open its images here.
     same_end: for an unknown id: the ids that end as it does, as a path does whose images have moved, and the state of
     each. outside: whether it is unknown and a path that does not lie in the folder of images that the store names.
     """
@@ -164,6 +167,7 @@ class Answer:
     perhaps: list[int] = field(default_factory=list)
     beside: bool = False
     alike: str | None = None
+    in_group: int | None = None
     same_end: dict[str, State] = field(default_factory=dict)
     outside: bool = False
 
@@ -274,6 +278,8 @@ def receipts(store: Place, samples: Sequence[str] = ()) -> ReceiptsReport:
     said = [ids for ids, _ in read]
     destroyed = max((s.seq for s in said if s.event == DESTROYED), default=0)
     answers = _answers(store, samples, [s for s in said if s.seq > destroyed]) if samples else []
+    others = _in_groups(store, samples) if samples else {}
+    answers = [replace(answer, in_group=others.get(answer.sample)) for answer in answers]
     named = {seq for answer in answers for seq in answer.receipts}
     perhaps = {seq for answer in answers for seq in answer.perhaps} - named
     again = dict[str, list[int]]()
@@ -364,6 +370,17 @@ def _converted(file: str, entry: Mapping[str, Any], kind: type[T]) -> T:
             got=f"{file}, whose bytes are whole",
             do="read the file: other programs, and later releases, may write entries of their own",
         ) from None
+
+
+def _in_groups(store: FeatureStore, samples: Sequence[str]) -> dict[str, int]:
+    """How many other samples of its group the store has, by the id that is asked about. A stranger's store is only
+    looked at, and its expression for groups may take for ever: it is not searched."""
+    with suppress(TaftcacheError):  # a store that no stage made may record anything
+        recipe = recorded_recipe(store)
+        if recipe.data.group is not None and names(recipe, "images") and refusal(store, "images", recipe) is None:
+            groups = members_of_groups(store, samples)
+            return {i: sum(one != i for one in groups.get(recipe.data.group_of(i), ())) for i in samples}
+    return {}
 
 
 def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) -> list[Answer]:
