@@ -14,7 +14,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.model.component_file import numbers_digest
 from taftcache.model.meta import key_parts
-from taftcache.names import AGAIN, BEFORE, EXACT, HEAD, NUMBERS, component_of
+from taftcache.names import AGAIN, BEFORE, EXACT, HEAD, NUMBERS, by_receipts, component_of, shard_of, typed
 
 
 def imported(store: FeatureStore) -> list[str]:
@@ -91,6 +91,24 @@ def forgotten_numbers(store: FeatureStore) -> Callable[[str], list[int] | None]:
         return found if found or named else None
 
     return receipts
+
+
+RETURNED = "made with a component that was forgotten in its store, and imported again since"
+
+
+def again_note(store: FeatureStore, name: str, receipts: Iterable[int]) -> str:
+    """What is said of a component that ``receipts`` have forgotten here, and that was imported again. It is none of the
+    store's to refuse: its owner may have let it in again, under whatever name."""
+    return (
+        f"{name}: this very component was forgotten here {by_receipts(receipts)}, and compositions take it in again; "
+        f"if it is not to come back: taftcache forget {typed(store.path)} --component {shard_of(name)}"
+    )
+
+
+def again_notes(store: FeatureStore, names: Iterable[str]) -> list[str]:
+    """The same of those of the components that say of themselves that they came again: none is read."""
+    since = {name: store.objects()[name].meta.get(AGAIN) for name in names if name in store.objects()}
+    return [again_note(store, name, [at] if at else []) for name, at in since.items() if isinstance(at, int)]
 
 
 def withdrawn(store: FeatureStore) -> tuple[dict[str, list[int]], dict[str, list[int]]]:

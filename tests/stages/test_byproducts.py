@@ -38,6 +38,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreWriteError
 from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION, read_description
+from taftcache.model.members import RETURNED
 from taftcache.model.programs import PROGRAM
 from taftcache.model.saved import CARD, WEIGHTS
 from taftcache.names import EXACT, HEAD, MEAN
@@ -156,7 +157,7 @@ def test_what_was_trained_on_forgotten_rows_is_known_again_within_the_store(stor
     assert taftcache.audit(store).findings == []
     notes = taftcache.import_component(store, file, "again").notes
     (note,) = [n for n in notes if "very" in n]
-    assert note.startswith("this very component was forgotten here by receipt 1, by receipt 2, and")
+    assert note.startswith("components/again: this very component was forgotten here by receipt 1, by receipt 2, and")
 
 
 def _without_numbers(store: Path) -> None:
@@ -197,6 +198,13 @@ def test_an_exported_model_is_known_to_be_a_component_that_was_forgotten(store, 
     assert [(f.where, f.problem) for f in report.findings] == [
         (str(out / "site" / DESCRIPTION), "it has the numbers of a component that was forgotten here by receipt 1")
     ]
+    taftcache.import_component(store, file, "again")
+    taftcache.compose(store)
+    for model, said in (("mean", 1), ("again", 1), ("000", 0)):
+        notes = taftcache.export_model(store, out / f"then-{model}", model=model).notes
+        assert len([n for n in notes if n.startswith("components/again: this very component was forgotten")]) == said
+        text = (out / f"then-{model}" / CARD).read_text("utf-8")
+        assert text.count(f"- When it left its store, it was {RETURNED}.\n") == said
     assert [note for note in report.notes if f"000/{DESCRIPTION}" in note]
 
 
@@ -231,11 +239,12 @@ def test_a_model_that_claims_the_present_root_has_the_numbers_that_are_there(sto
     taftcache.export_model(store, tmp_path / "old")
     with open_store(store) as opened:
         taftcache.forget(opened, [opened.shard("000").sample_ids[2]])
+    about, now = (tmp_path / name / DESCRIPTION for name in ("old", "new"))
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"root_digest": taftcache.inspect(store).root_digest}))
     (found,) = taftcache.audit(store, also=[tmp_path / "old"]).findings
     assert found.problem.startswith("it has the numbers of a component or model made from what was forgotten")
     _without_numbers(store)
     taftcache.export_model(store, tmp_path / "new")
-    about, now = (tmp_path / name / DESCRIPTION for name in ("old", "new"))
     present = {"root_digest": read_description(now.parent).root_digest}
     about.write_text(json.dumps(json.loads(about.read_text()) | present))
     (found,) = taftcache.audit(store, also=[tmp_path]).findings
