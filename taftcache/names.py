@@ -39,6 +39,7 @@ SHARD = "\x1fshard\x1f"
 CLASS = "\x1fclass\x1f"
 COMPONENT = "\x1fcomponent\x1f"
 NUMBERS = "\x1fnumbers\x1f"  # before the digest of a component's numbers
+BEFORE = "numbers_before"  # where a receipt has the keyed hashes of those that what it renewed or destroyed had
 
 
 def default_model(objects: Container[str]) -> str | None:

@@ -72,6 +72,14 @@ def forget(
             rich_help_panel=MANY,
         ),
     ] = False,
+    with_group: Annotated[
+        bool,
+        typer.Option(
+            "--with-group",
+            help="also forget all other samples of the groups (data.group) of what is named",
+            rich_help_panel=MANY,
+        ),
+    ] = False,
     mode: Annotated[
         Literal["retrain", "subtract", "resolve"],
         typer.Option(
@@ -111,7 +119,8 @@ def forget(
     if destroy_key:
         of_rows = {
             "ids": ids is not None, "--shard": shard, "--class": label, "--match": match, "--component": component,
-            "--with-copies": with_copies, "--dry-run": dry_run, "--mode": mode != "retrain",
+            "--with-copies": with_copies, "--with-group": with_group, "--dry-run": dry_run,
+            "--mode": mode != "retrain",
         }  # fmt: skip
         if beside := [name for name, said in of_rows.items() if said]:
             raise RecipeError(
@@ -126,6 +135,7 @@ def forget(
             report = taftcache.forget(
                 store, ids, progress=progress, shards=shard or [], classes=label or [], matching=match or [],
                 components=component or [], mode=mode, dry_run=dry_run, signing_key=sign, with_copies=with_copies,
+                with_group=with_group,
             )  # fmt: skip
     print_report(report, as_json)
 

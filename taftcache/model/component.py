@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
 from taftcache.errors import CompositionError, FormatError, StoreError, UnknownName
-from taftcache.model.component_file import KEY, check_dtypes, header_of, no_component
+from taftcache.model.component_file import KEY, check_dtypes, header_of, no_component, numbers_digest
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import PRIVATE, is_model, one_of_trained, typed
 from taftcache.tangent.base import Base, make_base
@@ -84,6 +84,11 @@ class Component:
     def record(self) -> ComponentMeta:
         """What ``meta`` says, typed; FormatError for a value of another type."""
         return meta_of(self.meta)
+
+    @property
+    def numbers(self) -> str:
+        """A digest of Δw as every file of it has it, by which such a file is known again."""
+        return numbers_digest(replace(self, dual=None).encode())
 
     def encode(self) -> bytes:
         """The file's bytes; the same component gives the same bytes."""

@@ -43,6 +43,7 @@ from taftcache.errors import CompositionError, FormatError, IntegrityError, Reci
 from taftcache.model.card import Origin, Part, Score, card
 from taftcache.model.component import Component, public_fields
 from taftcache.model.description import DESCRIPTION, FORMAT, SAVED, Description, read_description
+from taftcache.model.members import RETURNED
 from taftcache.model.outdated import OUTDATED
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
@@ -117,7 +118,7 @@ def origin_of(folder: str | os.PathLike[str]) -> Origin:
             name=described.model,
             root_digest=described.root_digest,
             temperature=described.temperature or None,
-            notes=[note for note in described.notes or [] if note == OUTDATED],  # a file may say anything
+            notes=[note for note in described.notes or [] if note in (OUTDATED, RETURNED)],  # a file may say anything
         )
     config = _config(folder)
     return Origin(name=str(config.get("architecture")), rows_of=_rows_of(folder / WEIGHTS_NAME))

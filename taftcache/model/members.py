@@ -3,7 +3,7 @@ forgotten. No torch here, for looking must start fast."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -14,7 +14,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.model.component_file import numbers_digest
 from taftcache.model.meta import key_parts
-from taftcache.names import AGAIN, EXACT, HEAD, NUMBERS, component_of
+from taftcache.names import AGAIN, BEFORE, EXACT, HEAD, NUMBERS, by_receipts, component_of, shard_of, typed
 
 
 def imported(store: FeatureStore) -> list[str]:
@@ -73,26 +73,53 @@ def twins(store: FeatureStore, names: Collection[str]) -> list[str]:
     return [name for name, each in numbers_of(store, imported(store)).items() if each in own and name not in names]
 
 
-def forgotten_by(store: FeatureStore, numbers: str) -> list[int] | None:
-    """The receipts that forgot a component whose numbers have the digest ``numbers``, as the ledger says; None if none
-    was forgotten."""
-    text = NUMBERS + numbers
+def forgotten_numbers(store: FeatureStore) -> Callable[[str], list[int] | None]:
+    """Tells, by the digest of a component's numbers, the receipts that forgot it, or what it was trained on, as the
+    ledger says; None if neither was forgotten. The ledger is read once."""
 
-    def naming() -> list[int]:
-        own = ledger.tombstone(text, ledger.read_key(store.root, store.manifest))
-        return [entry["seq"] for entry in store.ledger() if own in entry.get("ids", ())]
+    def by_hash() -> tuple[bytes, list[dict[str, Any]]]:
+        return ledger.read_key(store.root, store.manifest), store.ledger()
 
-    return (intact(naming) or []) if store.is_forgotten(text) else None
+    key, entries = (intact(by_hash) if store.manifest.tombstone_key else None) or (b"", [])
+
+    def receipts(numbers: str) -> list[int] | None:
+        text = NUMBERS + numbers
+        own, named = ledger.tombstone(text, key) if key else "", store.is_forgotten(text)
+        fields = (BEFORE, "ids") if named else (BEFORE,)  # "ids" may be long
+        lists = ((entry["seq"], entry.get(each)) for entry in entries for each in fields)
+        found = [seq for seq, each in lists if isinstance(each, list) and own in each]
+        return found if found or named else None
+
+    return receipts
+
+
+RETURNED = "made with a component that was forgotten in its store, and imported again since"
+
+
+def again_note(store: FeatureStore, name: str, receipts: Iterable[int]) -> str:
+    """What is said of a component that ``receipts`` have forgotten here, and that was imported again. It is none of the
+    store's to refuse: its owner may have let it in again, under whatever name."""
+    return (
+        f"{name}: this very component was forgotten here {by_receipts(receipts)}, and compositions take it in again; "
+        f"if it is not to come back: taftcache forget {typed(store.path)} --component {shard_of(name)}"
+    )
+
+
+def again_notes(store: FeatureStore, names: Iterable[str]) -> list[str]:
+    """The same of those of the components that say of themselves that they came again: none is read."""
+    since = {name: store.objects()[name].meta.get(AGAIN) for name in names if name in store.objects()}
+    return [again_note(store, name, [at] if at else []) for name, at in since.items() if isinstance(at, int)]
 
 
 def withdrawn(store: FeatureStore) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Imported components with numbers that were forgotten here, and the receipts that say so: those that were there
-    then, under another name, and those that were taken in again since."""
+    """Imported components with numbers that were forgotten here, or of a component trained on rows that were, and the
+    receipts that say so: those that were there then, under another name, and those that were taken in again since."""
     stayed, again = dict[str, list[int]](), dict[str, list[int]]()
     if not (store.manifest.tombstones or store.tombstone_file.more_than(())):  # else all would be read
         return stayed, again
+    receipts_of = forgotten_numbers(store)
     for name, numbers in numbers_of(store, imported(store)).items():
-        if (receipts := forgotten_by(store, numbers)) is not None:
+        if (receipts := receipts_of(numbers)) is not None:
             since = store.objects()[name].meta.get(AGAIN)
             known = isinstance(since, int) and since >= max(receipts, default=0)
             (again if known else stayed)[name] = receipts

@@ -92,6 +92,8 @@ def _verdict(report: AuditReport) -> str:
         places = ["the store", *(str(folder) for folder in report.also)]
         said = f"nothing of what was forgotten was found in {' and '.join(places)}"
         but = [f"{counted(report.harmless, 'file')} left out"] if report.harmless else []
+        if report.unsure:
+            but.append(f"{counted(report.unsure, 'file')} that nothing here can judge")
         if back := len(report.imported_again):
             but.append(f"{counted(back, 'component')} imported again since")
         said += f", but for {' and '.join(but)}" if but else ""
@@ -151,6 +153,9 @@ def _copies(report: ForgetReport) -> list[str]:
     if taken := report.copies_taken:
         which = first_few(told_apart(taken), most)
         lines.append(f"{len(taken)} of them not named, but with the very same bytes as one that was: {which}")
+    if group := report.group_taken:
+        which = first_few(told_apart(group), most)
+        lines.append(f"{len(group)} of them not named, but of the group of one that was: {which}")
     if report.copies:
         left, copies = "stays" if len(report.copies) == 1 else "stay", counted(len(report.copies), "row")
         stay, how = ("would stay", "--with-copies") if report.dry_run else (left, "taftcache forget STORE --sample ID")

@@ -119,7 +119,7 @@ def _sum(report: ComposeReport) -> str:
         return f"mean of {counted(len(report.members), 'component')}"
     if any(isinstance(mu, list) for mu in report.coefficients.values()):
         return f"sum of {counted(len(report.members), 'component')}, each class by its own rows"
-    return f"sum of {first_few([f'{mu:.4g} × {shard_of(name)}' for name, mu in report.coefficients.items()])}"
+    return f"sum of {first_few([f'{mu:.4g} × {shard_of(name)}' for name, mu in report.coefficients.items()], 20)}"
 
 
 def show_demo(report: RunReport) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from taftcache.cache.format.fault import intact, problem_of
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import FormatError, StoreError
-from taftcache.names import PRIVATE, component_of, is_component, is_model, promise_text, shard_of
+from taftcache.names import BEFORE, PRIVATE, component_of, is_component, is_model, promise_text, shard_of
 from taftcache.stages.forget.receipts import receipts
 from taftcache.stages.look.inside.shards import outdated_recorded
 from taftcache.stages.look.inside.stores import inspect_intact
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NEIGHBOURS = 8
 # Lists of keyed hashes in the ledger's entries: they say nothing to a reader, and an audit of a report with them would
 # take them for the digests of shards that it was made from.
-HASHES = ("ids", "shards_before")
+HASHES = ("ids", "shards_before", BEFORE)
 
 
 def packed(array: NDArray[Any]) -> dict[str, str]:

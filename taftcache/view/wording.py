@@ -54,7 +54,12 @@ def gain_text(gain: float, interval: tuple[float, float], verdict: str) -> str:
 
 
 def answer_text(answer: Answer, report: ReceiptsReport) -> str:
-    """What the store that ``report`` is of can say of one id, and no more."""
+    """What the store that ``report`` is of can say of one id, and of others of its group, and no more."""
+    said = _state_text(answer, report)
+    return said if not answer.in_group else f"{said}; of its group it has {counted(answer.in_group, 'other sample')}"
+
+
+def _state_text(answer: Answer, report: ReceiptsReport) -> str:
     texts = {r.seq: f"receipt {r.seq} of {r.time}" for r in (*report.receipts, *report.perhaps)}
     named = " and ".join(texts.get(seq, f"entry {seq}") for seq in answer.receipts)
     if answer.state == "forgotten":

@@ -38,14 +38,18 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreWriteError
 from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION, read_description
+from taftcache.model.members import RETURNED
 from taftcache.model.programs import PROGRAM
 from taftcache.model.saved import CARD, WEIGHTS
+from taftcache.names import EXACT, HEAD, MEAN
 from taftcache.paper.fits import Fits
 from taftcache.report.write import write_bytes
 from taftcache.stages import file_texts
 from taftcache.stages.file_texts import FileTexts, read_texts
 from taftcache.stages.forget import byproducts
 from taftcache.stages.forget.finding import Findings
+from taftcache.terminal.forgetting import show_audit
+from tests.stages.forging import forge_ledger
 from tests.stages.making import open_store
 
 HAS_PARQUET = find_spec("pyarrow") is not None
@@ -103,6 +107,82 @@ def test_by_products_of_forgotten_rows(store, tmp_path):
         taftcache.audit(store, also=[place / "nowhere"])
 
 
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+@pytest.mark.parametrize("mode", ["retrain", "subtract", "resolve"])
+def test_files_of_components_and_models_that_were_trained_on_what_was_forgotten(store, tmp_path, mode):
+    """They name neither rows nor a state. A note said that the file may be from before append, under a verdict that
+    nothing of what was forgotten was found in the folder."""
+    taftcache.compose(store, overrides={"compose.mode": "exact"})
+    (out := tmp_path / "out").mkdir()
+    names = ["components/000", "components/001", MEAN, EXACT, HEAD]
+    files = {name: out / f"{name.replace('/', '-')}.safetensors" for name in names}
+    for name, file in files.items():
+        taftcache.export_component(store, name, file)
+    other = shutil.copytree(store, tmp_path / "partner")
+    taftcache.import_component(other, files["components/000"], "site")
+    with open_store(store) as opened:
+        gone, held = opened.shard("000").sample_ids[0], opened.held_out.sample_ids[0]
+    taftcache.forget(store, [held])
+    report = taftcache.audit(store, also=[out])
+    assert (report.findings, report.unsure) == ([], 0), "nothing was trained on a held-out row"
+    taftcache.forget(store, [gone], mode=mode)
+    report = taftcache.audit(store, also=[out])
+    text = "it has the numbers of a component or model made from what was forgotten here by receipt 2"
+    assert [(f.where, f.problem) for f in report.findings] == [
+        (str(file), text) for name, file in sorted(files.items()) if name != "components/001"
+    ]
+    assert report.unsure == 0
+    for file in files.values():
+        file.unlink()
+    assert taftcache.audit(store, also=[out]).findings == []
+    shutil.move(other, out / "partner")
+    taftcache.forget(out / "partner", [held, gone])
+    (found,) = taftcache.audit(store, also=[out]).findings
+    assert found.problem == "a store with components that were forgotten here: 1"
+
+
+def test_what_was_trained_on_forgotten_rows_is_known_again_within_the_store(store, tmp_path):
+    """A component that was exported, and imported into its own store, kept what was forgotten, and audits passed."""
+    file = taftcache.export_component(store, "000", tmp_path / "site.safetensors").file
+    taftcache.import_component(store, file, "site")
+    with open_store(store) as opened:
+        gone = opened.shard("000").sample_ids[0]
+    for dry_run in (True, False):
+        notes = taftcache.forget(store, [gone], dry_run=dry_run).notes
+        assert [n.endswith(f"components/site; next: taftcache forget {store} --component site")
+                for n in notes if "same numbers" in n] == [True]  # fmt: skip
+    (found,) = taftcache.audit(store).findings
+    assert (found.kind, found.where) == ("forgotten component", "components/site")
+    taftcache.forget(store, components=["site"])
+    assert taftcache.audit(store).findings == []
+    notes = taftcache.import_component(store, file, "again").notes
+    (note,) = [n for n in notes if "very" in n]
+    assert note.startswith("components/again: this very component was forgotten here by receipt 1, by receipt 2, and")
+
+
+def _without_numbers(store: Path) -> None:
+    """Receipts as earlier releases wrote them."""
+    forge_ledger(store, lambda entries: [{k: v for k, v in e.items() if k != "numbers_before"} for e in entries])
+
+
+def test_a_receipt_of_an_earlier_release_knows_no_numbers(store, tmp_path, capsys):
+    """Such a file is in a note, and the verdict does not clear the folder that it lies in."""
+    (out := tmp_path / "out").mkdir()
+    taftcache.export_component(store, "000", out / "site.safetensors")
+    with open_store(store) as opened:
+        taftcache.forget(opened, [opened.shard("000").sample_ids[0]])
+    assert len(taftcache.audit(store, also=[out]).findings) == 1
+    _without_numbers(store)
+    report = taftcache.audit(store, also=[out])
+    assert (report.findings, report.unsure) == ([], 1)
+    show_audit(report)
+    said = capsys.readouterr().out
+    assert said.startswith(
+        f"PASSED: nothing of what was forgotten was found in the store and {out}, but for 1 file that nothing here can"
+    )
+    assert "or a component exported before a request of an earlier release: whatever" in said
+
+
 def test_an_exported_model_is_known_to_be_a_component_that_was_forgotten(store, tmp_path):
     """It names a state that no receipt knows, and a note said no more."""
     file = taftcache.export_component(store, "000", tmp_path / "site.safetensors").file
@@ -118,6 +198,13 @@ def test_an_exported_model_is_known_to_be_a_component_that_was_forgotten(store, 
     assert [(f.where, f.problem) for f in report.findings] == [
         (str(out / "site" / DESCRIPTION), "it has the numbers of a component that was forgotten here by receipt 1")
     ]
+    taftcache.import_component(store, file, "again")
+    taftcache.compose(store)
+    for model, said in (("mean", 1), ("again", 1), ("000", 0)):
+        notes = taftcache.export_model(store, out / f"then-{model}", model=model).notes
+        assert len([n for n in notes if n.startswith("components/again: this very component was forgotten")]) == said
+        text = (out / f"then-{model}" / CARD).read_text("utf-8")
+        assert text.count(f"- When it left its store, it was {RETURNED}.\n") == said
     assert [note for note in report.notes if f"000/{DESCRIPTION}" in note]
 
 
@@ -152,8 +239,12 @@ def test_a_model_that_claims_the_present_root_has_the_numbers_that_are_there(sto
     taftcache.export_model(store, tmp_path / "old")
     with open_store(store) as opened:
         taftcache.forget(opened, [opened.shard("000").sample_ids[2]])
-    taftcache.export_model(store, tmp_path / "new")
     about, now = (tmp_path / name / DESCRIPTION for name in ("old", "new"))
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"root_digest": taftcache.inspect(store).root_digest}))
+    (found,) = taftcache.audit(store, also=[tmp_path / "old"]).findings
+    assert found.problem.startswith("it has the numbers of a component or model made from what was forgotten")
+    _without_numbers(store)
+    taftcache.export_model(store, tmp_path / "new")
     present = {"root_digest": read_description(now.parent).root_digest}
     about.write_text(json.dumps(json.loads(about.read_text()) | present))
     (found,) = taftcache.audit(store, also=[tmp_path]).findings
@@ -732,11 +823,13 @@ def test_what_is_packed_damaged_or_says_nothing_is_noted(tmp_path):
     (place / "headed.bin").write_bytes((80 << 20).to_bytes(8, "little") + b"{")
     os.truncate(place / "headed.bin", 81 << 20)  # a header of more than one may have
     taftcache.forget(store, [gone])
+    _without_numbers(store)
     report = taftcache.audit(store, also=[place])
     assert [f.where for f in report.findings] == []
     unread, unsure = ([n for n in report.notes if word in n] for word in ("not searched", "no receipt here"))
     assert [note.partition(" (")[0] for note in unread] == [f"{place}: 5 files"]
     assert [note.partition(" (")[0] for note in unsure] == [f"{place}: 2 files"]  # the component, and who took it in
+    assert report.unsure == 2
     with pytest.raises(RecipeError, match=r"name one: --also FOLDER$"):
         taftcache.audit(store, strict=True)
     strict = taftcache.audit(store, also=[place], strict=True)

@@ -367,6 +367,9 @@ def test_a_component_that_came_since_does_not_hold_up_those_that_have_coefficien
         show_compose(report)
         first, *_ = capsys.readouterr().out.splitlines()
         assert first.startswith("models/weighted written: sum of 0.25 × 000, 0.75 × 001, identity holds to ")
+        show_compose(replace(report, coefficients={f"components/site-{k}": k / 78 for k in range(1, 13)}))
+        said = " ".join(capsys.readouterr().out.split())
+        assert [f"{k / 78:.4g} × site-{k}," in said for k in range(1, 13)] == [True] * 12, "they are agreed on"
         shard = opened.shard("001")
         new = [f"new/{k}" for k in range(8)]
         with opened.writer("002", "train", chunk_rows=8, tokens_shape=shard.tokens_shape, candidates=new) as writer:

@@ -221,7 +221,17 @@ def test_a_component_that_was_imported_again_is_told_by_every_verdict(partner, t
     taftcache.forget(path, components=["berlin"])
     taftcache.import_component(path, file, "charite")  # it may stay
     assert not taftcache.import_component(path, file, "charite").changed
-    taftcache.compose(path)
+    for changed in (True, False):
+        report = taftcache.compose(path)
+        (note,) = [note for note in report.notes if "forgotten here" in note]
+        assert (report.changed, note.partition(", and")[0]) == (
+            changed,
+            "components/charite: this very component was forgotten here by receipt 1",
+        )
+    for model in ("mean", "charite"):
+        exported = taftcache.export_component(path, model, tmp_path / f"{model}.safetensors")
+        assert [note in exported.notes for note in [note]] == [True]
+    assert taftcache.export_component(path, "000", tmp_path / "own.safetensors").notes == []
     (tmp_path / "inbox").mkdir()
     shutil.copy(file, tmp_path / "inbox")
     report = taftcache.audit(path, also=[tmp_path / "inbox"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,15 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
 from taftcache.errors import IdentityError, RecipeError, StoreError
 from taftcache.names import HELD_OUT
 from taftcache.solve.choosing import ALONE
+from taftcache.stages.forget.request import PartedGroup
 from taftcache.stages.look.probe import linear_probe
 from taftcache.stages.train.record import settings_of
 from taftcache.terminal.inspection import show_inspect
+from taftcache.view.wording import answer_text
 from tests.stages.making import open_store, recipe, tree, write_images
 
 PATTERN = "patient([0-9]+)"
@@ -174,10 +179,53 @@ def test_images_of_a_group_stay_together(tmp_path, capsys):
     assert sum(map(len, places)) == len(set().union(*places))
     show_inspect(taftcache.inspect(tmp_path / "s"))
     assert "groups by [0-9]/0[0-9]{2}" in capsys.readouterr().out
+    with FeatureStore(tmp_path / "s") as store:
+        ids = [i for shard in store.every_shard for i in shard.sample_ids]
+    group, members = Counter(i[:5] for i in ids).most_common(1)[0]
+    asked_about = [next(i for i in ids if i[:5] == group), f"{group}x.png", "nobody"]
+    answers = taftcache.receipts(tmp_path / "s", asked_about)
+    assert [one.in_group for one in answers.samples] == [members - 1, members, 0]
+    assert answer_text(answers.samples[1], answers).endswith(f"; of its group it has {members} other samples")
+    shutil.copytree(tmp_path / "s", tmp_path / "stranger")
+    assert {one.in_group for one in taftcache.receipts(tmp_path / "stranger", asked_about).samples} == {None}
     other = recipe(tmp_path / "s", data={**data, "group": "00([0-9])"}, store={"seed": 1})
     says = "data.group: the store has .*, the recipe '00"
     refused(IdentityError, says, tmp_path / "s", lambda: taftcache.append(other))
     refused(IdentityError, says, tmp_path / "s", lambda: taftcache.extract(other))
+
+
+@pytest.mark.law("A group that is forgotten in part is named, and forgotten as a whole where that is asked for")
+def test_what_stays_of_a_group_is_named(grouped, tmp_path, capsys):
+    """Five of a patient's six scans were forgotten without a word on the sixth."""
+    store = shutil.copytree(grouped, tmp_path / "s")
+    of_07 = [f"scans/patient07-{k}.png" for k in range(SHOTS)]
+    how = "; to forget all of it: the same command with --with-group"
+    for dry_run, stays in ((True, "would stay"), (False, "stays")):
+        report = taftcache.forget(store, of_07[:-1], dry_run=dry_run)
+        assert report.notes[0] == f"group 07: 1 of 8 samples {stays}: {of_07[-1]}{how}"
+        assert report.groups == [PartedGroup(group="07", stays=of_07[-1:], of=8)]
+    with FeatureStore(store) as opened:
+        assert of_07[-1] not in str(opened.ledger()), "its id would remain in the ledger"
+    again = taftcache.forget(store, of_07[:-1])
+    assert (again.notes[0], again.forgotten) == (f"group 07: 1 of 1 sample stays: {of_07[-1]}{how}", [])
+    with pytest.raises(SystemExit):
+        main(["forget", str(store), "--match", "scans/patient0[78]-[01].png", "--sample", of_07[0], "--with-group"])
+    assert "7 of them not named, but of the group of one that was: scans/patient0" in capsys.readouterr().out
+    with FeatureStore(store) as opened:
+        assert [i for i in IDS if patient(i) in ("07", "08") and opened.holds(i)] == []
+    assert taftcache.forget(store, of_07).notes == []
+    (note,) = taftcache.forget(store, [f"scans/patient{k}-0.png" for k in range(10, 14)], dry_run=True).notes
+    assert note.startswith(
+        "4 groups (data.group) stay in part, with so many of their samples: 10 (7 of 8), 11 (7 of 8), "
+    )
+    (note,) = [n for n in taftcache.forget(store, matching=["*-0.png"], dry_run=True).notes if "group" in n]
+    assert note.startswith("58 groups")
+    assert "04 (7 of 8) and 53 more; to" in note
+    made(tmp_path / "each", EACH, slice(80))
+    refused(
+        RecipeError, "belong together", tmp_path / "each",
+        lambda: taftcache.forget(tmp_path / "each", of_07[:1], with_group=True),
+    )  # fmt: skip
 
 
 @pytest.mark.law("With data.group, no group is in two shards or half held out, but by --new-shard or a test, as noted")

@@ -47,6 +47,8 @@ def changed(whole: bytes, to: Path, says: Any) -> Path:
     ("says", "refused"),
     [
         ({"features": {"preprocess.mean": [0, 0, 0]}}, r"features.*preprocess\.mean: the component has"),
+        ({"features": {"cut.start": "blocks.0"}}, r"other tangent\.blocks than.*cut\.start: the component has"),
+        ({"features": {"cut.start": "blocks.0", "preprocess.mean": [0, 0, 0]}}, "other features than"),
         ({"features": {"preprocess.interpolation": "nearest"}}, "interpolation: the component has 'nearest', here it"),
         ({"features": {"backbone.weights_digest": "1" * 64, "backbone.file_digest": "2" * 64}},
          "weights_digest: the component has '1111111111111111', here"),

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import taftcache
+from taftcache.stages.files.importing import recipe_of_vectors
 from tests.stages.making import open_store, recipe, write_images
 
 UNLEARNED = "which cannot be learned"
+
+
+def test_classes_of_other_sites_are_named_where_the_store_is_made(tmp_path):
+    """A site without images of two classes learned of one, from the least in the range of rows per class."""
+    rng, file = np.random.default_rng(0), tmp_path / "site.npz"
+    names = [f"digit{k}" for k in range(4)]
+    np.savez(file, images=rng.integers(0, 256, (30, 8, 8, 3), np.uint8), labels=np.arange(30) % 2, classes=names)
+    asked = recipe(tmp_path / "store", data={"source": "npz", "train": str(file), "held_out": 0.2})
+    note = f"no row of 2 of 4 classes, {UNLEARNED} here: digit2, digit3"
+    assert taftcache.extract(asked).notes.count(note) == 1
+    assert taftcache.inspect(tmp_path / "store").notes.count(note) == 1
+    assert not any(UNLEARNED in each for each in taftcache.extract(asked).notes)
+    x, y = rng.standard_normal((30, 4)), np.arange(30) % 2
+    np.savez(tmp_path / "vectors.npz", x=x, y=y, classes=names)
+    report = taftcache.import_(tmp_path / "vectors.npz", recipe_of_vectors(tmp_path / "vectors"))
+    assert report.notes.count(note) == 1
 
 
 def test_a_class_that_loses_its_training_rows_alone_is_said_to_be_unlearned(tmp_path):

@@ -59,6 +59,7 @@ def test_an_entry_of_another_program_is_shown_as_it_is_kept(seen, tmp_path):
     for entry in entries:
         assert entry.pop("ids"), "a list of keyed hashes"
         assert entry.pop("shards_before"), "another"
+        assert entry.pop("numbers_before"), "a third"
     assert said["entries"] == [{"kept": entry, "lines": []} for entry in entries]
     assert "no request to forget writes" in said["notes"][0]
 

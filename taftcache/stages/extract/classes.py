@@ -108,6 +108,16 @@ def unlearned_notes(store: FeatureStore) -> list[str]:
     return unshared_notes(store.classes, trained, every, of="row")
 
 
+def absent_notes(store: FeatureStore) -> list[str]:
+    """A note on classes of the list without a row, as a site may have that names the classes of others, too."""
+    if not is_complete(store):
+        return []
+    there = classes_in(store, store.every_shard)
+    absent = [name for name in store.classes if name not in there]
+    which = f"{len(absent)} of {counted(len(store.classes), 'class')}"
+    return [f"no row of {which}, which cannot be learned here: {first_few(absent)}"] if absent else []
+
+
 def classes_in(store: FeatureStore, shards: Iterable[Shard]) -> set[str]:
     """The classes that have rows in some of a store's shards."""
     return {store.classes[k] for shard in shards for k in shard.statistics["rows_per_class"]}

@@ -28,7 +28,13 @@ from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.away import renamed_notes, rows_away
-from taftcache.stages.extract.classes import classes_of, doubtful_classes_notes, other_classes, other_classes_note
+from taftcache.stages.extract.classes import (
+    absent_notes,
+    classes_of,
+    doubtful_classes_notes,
+    other_classes,
+    other_classes_note,
+)
 from taftcache.stages.extract.estimation import bytes_of, check_disk
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import (
@@ -151,7 +157,7 @@ def extract(
         origin = ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines)
         images = fill_missing(store, recipe, shards.values(), origin, progress)
         notes += [] if there is None else follow_weights(store, recipe)  # not before: an image may refuse to decode
-        return _report(store, images, time.perf_counter() - begin, notes)
+        return _report(store, images, time.perf_counter() - begin, [*notes, *absent_notes(store)])
 
 
 def _complete(recipe: Recipe, forgotten_of: Place | None, progress: Progress, begin: float) -> ExtractReport | None:

@@ -22,7 +22,7 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreWriteError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.component_file import numbers_digest, read_header
-from taftcache.model.members import forgotten_by, imported, numbers_of
+from taftcache.model.members import again_note, again_notes, forgotten_numbers, imported, numbers_of, recorded_members
 from taftcache.model.meta import TRAINED_ON, ComponentMeta, Stated, TrainedOn, checked, stated_rows
 from taftcache.names import (
     AGAIN,
@@ -34,7 +34,6 @@ from taftcache.names import (
     PRIVATE,
     STATED,
     WEIGHTED,
-    by_receipts,
     component_of,
     counted,
     first_few,
@@ -146,6 +145,7 @@ def export_component(store: Place, name: str, file: Path | str, *, force: bool =
         base_digest=component.base_digest,
         rows=rows,
         changed=changed,
+        notes=again_notes(store, [name, *recorded_members(name, store.objects()[name].meta)]),
     )
 
 
@@ -182,8 +182,8 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     own |= {} if rows is None else {"rows": rows}
     promise = Stated.of(given.meta)
     own |= {} if promise is None else {STATED: msgspec.to_builtins(promise)}
-    numbers = numbers_digest(Component(base.digest, given.layout, given.delta).encode())
-    receipts = forgotten_by(store, numbers)
+    numbers = given.numbers
+    receipts = forgotten_numbers(store)(numbers)
     own |= {} if receipts is None else {AGAIN: max(receipts, default=0)}
     component = Component(base.digest, given.layout, given.delta, own)
     full = component_of(name)
@@ -217,7 +217,7 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
             *scale_notes(objectives),
             *([NO_RECEIPT.format(store=typed(store.path), name=name)] if other else []),
             *(TWIN.format(other=name, name=full) for name in same),
-            *([] if receipts is None else [_withdrawn(store, full, receipts)]),
+            *([] if receipts is None else [again_note(store, full, receipts)]),
             *([PROMISE_STAYS] if PRIVATE in given.meta else [NO_PROMISE] if noisy else []),
         ],
     )
@@ -248,6 +248,12 @@ def _checked(store: FeatureStore, file: Path, given: Component) -> tuple[Trained
             do=_EXPORTED,
         )
     different, noted = other_features(ours if said.features is None else said.features, ours)
+    if different and all(line.startswith("cut.") for line in different):  # of the same network
+        raise CompositionError(
+            f"{file} was trained with other tangent.blocks than this store's: {different[0]}",
+            got="; ".join(different[:6]),
+            do="extract with the same tangent.blocks on both sides, and train it again there",
+        )
     if different:
         raise CompositionError(
             f"{file} was trained on other features than this store's: {different[0]}",
@@ -335,15 +341,6 @@ def _uncounted(meta: Mapping[str, Any]) -> list[str]:
     what = "it does not say how many rows it was made from"
     what = what if said is None else f"it says that it was made from {said} rows, which cannot be"
     return [f"{what}, so no sum can weigh it by its rows"]
-
-
-def _withdrawn(store: FeatureStore, name: str, receipts: list[int]) -> str:
-    """A note on a component that ``receipts`` have forgotten here. It is none of the store's to refuse: its owner may
-    have let it in again, under whatever name."""
-    return (
-        f"this very component was forgotten here {by_receipts(receipts)}, and compositions will have it again; if it "
-        f"is not to come back: taftcache forget {typed(store.path)} --component {shard_of(name)}"
-    )
 
 
 def _read(file: Path) -> bytes:

@@ -33,7 +33,7 @@ from taftcache.recipe import (
     parse_recipe,
     recipe_values,
 )
-from taftcache.stages.extract.classes import doubtful_classes_notes, unlearned_notes
+from taftcache.stages.extract.classes import absent_notes, doubtful_classes_notes, unlearned_notes
 from taftcache.stages.extract.extraction import create_store, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import BY_NUMBER, remembered, without_forgotten
@@ -373,6 +373,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
             _put_head(store, features.tokens_shape[1], asked.scaling)
         way = "; in a new store, --test FILE or --set data.held_out=0 leaves all rows to train on"
         notes += [note + (way if test is None else "") for note in unlearned_notes(store)]
+        notes += absent_notes(store)
         return _report(store, file, scaling=scaling, notes=notes, begin=begin)
 
 

@@ -18,6 +18,7 @@ from taftcache.model.card import Part, program_card
 from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, may_replace, open_model, origin_of, save_model
 from taftcache.model.hub import push_model
+from taftcache.model.members import RETURNED, again_notes, recorded_members
 from taftcache.model.meta import loss_of, ridge_of
 from taftcache.model.outdated import OUTDATED
 from taftcache.model.predictor import TangentModel
@@ -40,7 +41,8 @@ from taftcache.stages.writing import whole, writable
 class ExportModelReport(Report):
     """A folder with one model, which needs no store.
 
-    folder: where it is. files: names of its files. notes: if the model is outdated.
+    folder: where it is. files: names of its files. notes: if the model is outdated, or made with a component that was
+    forgotten and imported again.
     """
 
     store: Path
@@ -195,6 +197,7 @@ def _export_model(
     if score is not None and score.calibration is not None:
         loaded.temperature = score.calibration.temperature
     notes = outdated_notes(store, settings_of(store).keys, model)
+    back = again_notes(store, [model, *recorded_members(model, store.objects()[model].meta)])
     with _replacing(folder, again) as partial:
         root = "" if private or promised(store) else store.root_digest
         files = save_model(
@@ -206,13 +209,13 @@ def _export_model(
             score=score,
             parts=parts,
             problems=_problems(store, model),
-            notes=[OUTDATED] if notes else [],
+            notes=[*([OUTDATED] if notes else []), *([RETURNED] if back else [])],
             unlearned=_unlearned(store, model),
             program=program,
             onnx=onnx,
         )
         store.check_may_leave()
-    return replace(_report(store.path, store.root_digest, model, folder, files), notes=notes)
+    return replace(_report(store.path, store.root_digest, model, folder, files), notes=[*notes, *back])
 
 
 def _report(store: Path, root_digest: str, model: str, folder: Path, files: list[str]) -> ExportModelReport:

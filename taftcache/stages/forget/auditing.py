@@ -38,11 +38,12 @@ class AuditReport(Report):
     signed: entries of the ledger with a valid signature, of ``newest.entries`` in all: receipts, private trainings and
     tombstones that were taken over. signers: how many of these each public key has. tombstones: one for each sample,
     class and shard that was forgotten. also: further folders that were searched. harmless: files there that were left
-    out of the verdict, as asked, and of which something would have been said. certificates: by component, as recorded
-    and as proven here. newest: the ledger's last entry. unsaved: why ``head`` could not be brought up to date and what
-    to try, a line each; otherwise empty. replayed: rows and components that an old copy of the store had brought
-    back, forgotten again. imported_again: components that were forgotten here, and imported again since. notes: what is
-    no failure.
+    out of the verdict, as asked, and of which something would have been said. unsure: files and stores there of which
+    nothing here tells whether they were made from what was forgotten: a note names them. certificates: by component, as
+    recorded and as proven here. newest: the ledger's last entry. unsaved: why ``head`` could not be brought up to date
+    and what to try, a line each; otherwise empty. replayed: rows and components that an old copy of the store had
+    brought back, forgotten again. imported_again: components that were forgotten here, and imported again since.
+    notes: what is no failure.
     """
 
     store: Path
@@ -59,6 +60,7 @@ class AuditReport(Report):
     unsaved: list[str] = field(default_factory=list)
     replayed: int = 0
     harmless: int = 0
+    unsure: int = 0
     imported_again: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -143,7 +145,7 @@ def audit(
         check_names(store, to)
         again = check_withdrawn(store, to)
         certificates = check_models(store, progress, to)
-        left_out = check_folders(store, keys, folders, to, strict, harmless)
+        left_out, unsure = check_folders(store, keys, folders, to, strict, harmless)
         unsaved: list[str] = []
         if to.findings:
             store.check_current()  # raises if another commit came between: findings of a mixed state mean nothing
@@ -164,6 +166,7 @@ def audit(
             unsaved=unsaved,
             replayed=replayed,
             harmless=left_out,
+            unsure=unsure,
             imported_again=again,
             notes=[
                 *still_missing(store),

@@ -34,9 +34,9 @@ from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheErro
 from taftcache.model.component import Component
 from taftcache.model.component_file import numbers_digest
 from taftcache.model.description import DESCRIPTION, read_description
-from taftcache.model.members import forgotten_by, imported, withdrawn
+from taftcache.model.members import forgotten_numbers, imported, withdrawn
 from taftcache.model.saved import CARD, WEIGHTS, under
-from taftcache.names import ROWS_OF, by_receipts, counted, first_few, is_model, told_apart
+from taftcache.names import NUMBERS, ROWS_OF, by_receipts, counted, first_few, is_model, told_apart
 from taftcache.privacy.statement import audit_statement
 from taftcache.stages.file_texts import FileTexts, read_texts
 from taftcache.stages.forget.chain import DELETE, FORGOTTEN, KEPT, LEFT, LEFT_DO
@@ -72,10 +72,11 @@ def check_folders(
     to: Findings,
     strict: bool = False,
     harmless: Sequence[str] = (),
-) -> int:
+) -> tuple[int, int]:
     """Look through all files below ``folders`` for what was made from forgotten rows. No links to folders are followed;
     those that lead out of all that is searched are named. Returns how many there is something to be said of, but are
-    left out, because their path below a folder matches one of the patterns ``harmless``.
+    left out, because their path below a folder matches one of the patterns ``harmless``; and of how many others nothing
+    here tells whether they were made from what was forgotten.
 
     Findings are unfinished files, forgotten ids in texts and files of rows and as names, other stores with rows of
     forgotten ids or with such ids in their texts, and whatever names this store, or its shards, as they were before a
@@ -84,14 +85,15 @@ def check_folders(
     was not searched; if ``strict``, these are findings too.
     """
     if not folders:
-        return 0
+        return 0, 0
     known, searched = _Known.of(store, keys), [*map(os.path.realpath, (store.place, *map(str, folders)))]
-    return sum([_check_folder(known, folder, searched, to, strict, harmless) for folder in folders])
+    left_out, unsure = zip(*(_check_folder(known, at, searched, to, strict, harmless) for at in folders), strict=True)
+    return sum(left_out), sum(unsure)
 
 
 def _check_folder(
     known: _Known, folder: Path, searched: Sequence[str], to: Findings, strict: bool, harmless: Sequence[str]
-) -> int:
+) -> tuple[int, int]:
     found, noted = defaultdict[_Verdict, dict[Path, str]](dict), defaultdict[str, list[Path]](list)
     left_out = list[Path]()
     for path, verdict in _judged_below(known, folder, searched):
@@ -119,7 +121,7 @@ def _check_folder(
             to.notes.append(f"{folder}: {said}")
     if left_out:
         to.notes.append(f"{folder}: {counted(len(left_out), 'file')} ({_named(left_out, folder)}) {LEFT_OUT}")
-    return len(left_out)
+    return len(left_out), len(noted["unsure"])
 
 
 def _named(paths: list[Path], folder: Path) -> str:
@@ -169,8 +171,9 @@ def _checked_claim(path: Path, to: Findings) -> bool:
 OTHER_STORE = "delete it if it is an old copy; else forget the same samples there: taftcache forget STORE --file FILE"
 OTHER_COMPONENT = "delete it if it is an old copy; else forget them there: taftcache forget STORE --component NAME"
 NOTES = {
-    "unsure": "of rows or a state of a store that no receipt here names, as is one from before append: whatever was "
-    "made of this store before a request has what was forgotten; delete it, and export it again",
+    "unsure": "of rows or a state of a store that no receipt here names, as is one from before append, or a component "
+    "exported before a request of an earlier release: whatever was made of this store before a request has what was "
+    "forgotten; delete it, and export it again",
     "unread": "not searched: unreadable, packed (an archive or git's pack, say), too large, or cut off meanwhile "
     "(Parquet and Arrow take pip install 'taftcache[parquet]'); what was forgotten may be in there",
     "linked": "to folders elsewhere, not searched: name these folders, too (--also FOLDER); what was forgotten may be "
@@ -327,13 +330,21 @@ class _Known:
         return _Verdict("found", "a model that names the store as it is now, but is not the model of its name there")
 
     def _of_numbers(self, own: str) -> _Verdict:
-        """The verdict on numbers with the digest ``own``: what is no model of the store may be one that it forgot."""
+        """The verdict on numbers with the digest ``own``: what is no model of the store may be one that it forgot, or
+        that was made from what it forgot."""
         if own in self._there:
             return FINE
-        if (receipts := forgotten_by(self.store, own)) is None:
+        if (receipts := self._receipts(own)) is None:
             return UNSURE
-        text = f"it has the numbers of a component that was forgotten here {by_receipts(receipts)}"
-        return _Verdict("found", text, do=WITHDRAWN)
+        if self.store.is_forgotten(NUMBERS + own):
+            text = f"it has the numbers of a component that was forgotten here {by_receipts(receipts)}"
+            return _Verdict("found", text, do=WITHDRAWN)
+        made = "a component or model made from what was forgotten here"
+        return _Verdict("found", f"it has the numbers of {made} {by_receipts(receipts)}")
+
+    @cached_property
+    def _receipts(self) -> Callable[[str], list[int] | None]:
+        return forgotten_numbers(self.store)
 
     @cached_property
     def suffixes(self) -> frozenset[str]:
@@ -362,7 +373,7 @@ def _numbers(data: bytes) -> str | None:
         component = Component.decode(data)
     except FormatError:
         return None
-    return numbers_digest(replace(component, dual=None).encode())
+    return component.numbers
 
 
 def _judged_below(known: _Known, folder: Path, searched: Sequence[str]) -> Iterator[tuple[Path, _Verdict]]:

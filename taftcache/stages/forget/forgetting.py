@@ -23,7 +23,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import names, recorded_recipe, refusal
 from taftcache.errors import ArgumentError, RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.component import put_component, read_component
-from taftcache.model.members import imported
+from taftcache.model.members import imported, twins
 from taftcache.model.meta import meta_of
 from taftcache.names import (
     CLASS,
@@ -32,6 +32,7 @@ from taftcache.names import (
     HEAD,
     MEAN,
     OF_ONE_CLASS,
+    PRIVATE,
     WEIGHTED,
     counted,
     first_few,
@@ -50,9 +51,9 @@ from taftcache.stages.estimators import fitted_note
 from taftcache.stages.forget.chain import DESTROYED, entries_of, left_since
 from taftcache.stages.forget.planning import ForgetPlan, changes_training, plan_forgetting
 from taftcache.stages.forget.receipts import receipt_of
-from taftcache.stages.forget.remaking import Remade, remake
+from taftcache.stages.forget.remaking import Remade, numbers_before, remake
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, certificate_of
-from taftcache.stages.forget.request import MODES, Mode, Request, requested
+from taftcache.stages.forget.request import MODES, Mode, PartedGroup, Request, parted_notes, requested
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.signature import Signer, signed, signer_of
@@ -83,11 +84,12 @@ class ForgetReport(Report):
     classes: classes that were forgotten as a whole. passes: over the rows, by what was solved; after a dry run an
     estimate. That is what the present components took. bytes: size, before, of the shards that were or would be written
     anew. copies: ids that stay although their rows have the same bytes as rows that leave. copies_taken: ids in
-    ``forgotten`` that left only as such copies. in_source: ids whose images are still where the recipe names them. As
-    far as that may be opened here, and lists them (see ``still_there``). expected_seconds: after a dry run, how long
-    each solve would take here, by component. What is not known has none (see ``duration.expected_seconds``). matched:
-    ids that each pattern named. held_out: what became of the default model's accuracy. None without held-out rows, if
-    nothing was made again or destroyed, and after a dry run.
+    ``forgotten`` that left only as such copies. groups: those of ``data.group`` of which samples were named, and others
+    stay. group_taken: ids in ``forgotten`` that were not named, but left with their group. in_source: ids whose images
+    are still where the recipe names them. As far as that may be opened here, and lists them (see ``still_there``).
+    expected_seconds: after a dry run, how long each solve would take here, by component. What is not known has none
+    (see ``duration.expected_seconds``). matched: ids that each pattern named. held_out: what became of the default
+    model's accuracy. None without held-out rows, if nothing was made again or destroyed, and after a dry run.
     """
 
     store: Path
@@ -109,6 +111,8 @@ class ForgetReport(Report):
     notes: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
     copies_taken: list[str] = field(default_factory=list)
+    groups: list[PartedGroup] = field(default_factory=list)
+    group_taken: list[str] = field(default_factory=list)
     in_source: list[str] = field(default_factory=list)
     expected_seconds: dict[str, float] = field(default_factory=dict)
     matched: dict[str, list[str]] = field(default_factory=dict)
@@ -129,6 +133,7 @@ def forget(
     dry_run: bool = False,
     signing_key: Path | str | None = None,
     with_copies: bool = False,
+    with_group: bool = False,
 ) -> ForgetReport:
     """Erase rows, and renew or destroy what was made from them, in one commit: after a crash, all of it or nothing.
 
@@ -146,7 +151,8 @@ def forget(
 
     ``signing_key`` is a file with an Ed25519 key that the receipt is signed with. ``with_copies``: rows with the same
     bytes under other ids, including held-out ones, and components with the same numbers under other names are forgotten
-    too.
+    too. ``with_group``: so are all samples of the groups (``data.group``) of what is named, also of samples that were
+    forgotten before.
 
     A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
     would spend more of its budget; the receipt says so. If a class is removed, so is the component.
@@ -157,7 +163,8 @@ def forget(
     An empty list of samples forgets nothing and changes nothing.
 
     Raises:
-        RecipeError: nothing is named, the mode cannot do it, a shard's component is named, or no such key.
+        RecipeError: nothing is named, the mode cannot do it, a shard's component is named, no such key, or
+            ``with_group`` in a store without groups.
             UnknownSample, StoreError: something named is neither stored nor was forgotten before, or a pattern matches
             nothing. DataError: no training row would be left.
     """
@@ -174,17 +181,18 @@ def forget(
     if mode not in MODES:
         raise ArgumentError(f"unknown mode {mode!r} to forget with", got=mode, do=f"one of {', '.join(MODES)}")
     signer, progress = signer_of(signing_key), or_silent(progress)
-    request = requested(store, samples or (), shards, classes, matching, components, with_copies, progress)
+    request = requested(store, samples or (), shards, classes, matching, components, with_copies, with_group, progress)
     if not request.samples and not request.asked:
         report = ForgetReport(
             store=store.path, root_before=store.root_digest, root_digest=store.root_digest,
-            already=request.already, mode=mode, dry_run=dry_run,
+            already=request.already, mode=mode, dry_run=dry_run, groups=request.groups,
         )  # fmt: skip
     else:
         plan = plan_forgetting(store, request, mode)
         report = _timed(store, plan) if dry_run else _carry_out(store, plan, signer, progress)
     left, said = _in_source(store, [*report.forgotten, *report.already])
-    return replace(report, in_source=left, notes=[*report.notes, *said], seconds=time.perf_counter() - begin)
+    parted = parted_notes(request.groups, dry_run=dry_run)
+    return replace(report, in_source=left, notes=[*parted, *report.notes, *said], seconds=time.perf_counter() - begin)
 
 
 @at_its_place("a")
@@ -302,6 +310,7 @@ def _untaught(store: FeatureStore, plan: ForgetPlan) -> list[str]:
 def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, progress: Progress) -> ForgetReport:
     """Carry out the plan, in one commit."""
     before, size, there = store.root_digest, _rewritten(store, plan), store.objects()
+    same = _twins(store, plan)
     bare = TAIL not in store.objects()  # imported rows without a backbone: nothing can have been made from them
     with store.transaction() as change:
         hits, unscored = hits_or_note(store) if plan.renewed or plan.destroyed else (None, [])
@@ -318,7 +327,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         if plan.mode == "subtract" or plan.request.emptied:
             change.update(plan=plan_without(store, subtracted=plan.subtracted, dropped=len(plan.request.emptied)))
         _record(change, store, plan)
-        entry = receipt_of(store, change, plan, certificates, notes)
+        entry = receipt_of(store, change, plan, certificates, notes, numbers_before(store, plan, remade))
         change.record(signed(store, entry, signer))
     now, unscored = (None, unscored) if hits is None else hits_or_note(store)
     return replace(
@@ -328,7 +337,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         bytes=size,
         notes=[
             *notes,
-            *_twins(store, plan),
+            *same,
             *_unlearned(store, plan),
             *_one_class(plan, len(store.classes), "is left"),
             *_none_left(store, plan, there=there),
@@ -444,7 +453,10 @@ def _imported(store: FeatureStore, plan: ForgetPlan) -> list[str]:
 
 def _twins(store: FeatureStore, plan: ForgetPlan) -> list[str]:
     """A note on components that stay with the numbers of one that leaves; the receipt does not need their names."""
-    if not (stay := [name for name in plan.request.twins if name not in plan.destroyed]):
+    objects, rows_left = store.objects(), changes_training(plan.request) and imported(store)
+    own = [n for n in (*plan.renewed, *plan.destroyed) if rows_left and is_component(n) and n in objects]
+    same = [*plan.request.twins, *twins(store, [n for n in own if PRIVATE not in objects[n].meta])]
+    if not (stay := [name for name in dict.fromkeys(same) if name not in plan.destroyed]):
         return []
     options = " ".join(f"--component {shard_of(name)}" for name in stay)
     return [
@@ -581,5 +593,7 @@ def _report(store: FeatureStore, plan: ForgetPlan, before: str) -> ForgetReport:
         classes=request.classes,
         copies=request.copies,
         copies_taken=request.copies_taken,
+        groups=request.groups,
+        group_taken=request.group_taken,
         matched=request.matched,
     )

@@ -4,9 +4,9 @@ forgotten, when, and by which request."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import frexp, ldexp
 from pathlib import Path
@@ -21,13 +21,15 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.nearest import by_ending, in_another_form
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, several_texts
+from taftcache.consent import names, recorded_recipe, refusal
+from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.members import withdrawn
+from taftcache.names import BEFORE, NUMBERS
 from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.completeness import is_from_export
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.forget.finding import Findings
-from taftcache.stages.forget.request import Mode, ids_of_files
+from taftcache.stages.forget.request import Mode, ids_of_files, members_of_groups
 from taftcache.stages.report import Report
 from taftcache.stages.signature import STORE, is_signed, signed_text, store_digest
 
@@ -152,6 +154,8 @@ class Answer:
     at this place. beside: whether only the file beside the store knows that it was forgotten. Its receipt is then not
     in this store. alike: an id that differs only in its Unicode form, or of which it is what a terminal shows, if
     there is one. Given for an unknown id if the store has the other one, for a forgotten one if a request named it.
+    in_group: how many other samples of its group (``data.group``) the store has. None without groups, and in a store
+    that may not open its images here.
     same_end: for an unknown id: the ids that end as it does, as a path does whose images have moved, and the state of
     each. outside: whether it is unknown and a path that does not lie in the folder of images that the store names.
     """
@@ -163,6 +167,7 @@ class Answer:
     perhaps: list[int] = field(default_factory=list)
     beside: bool = False
     alike: str | None = None
+    in_group: int | None = None
     same_end: dict[str, State] = field(default_factory=dict)
     outside: bool = False
 
@@ -191,13 +196,15 @@ class ReceiptsReport(Report):
 
 
 class _Ids(msgspec.Struct, frozen=True):
-    """What an entry says about the ids that its request forgot, and the shards that it wrote anew or dropped."""
+    """What an entry says about the ids that its request forgot, the shards that it wrote anew or dropped, and the
+    numbers that its components and models had."""
 
     seq: int
     event: str = ""
     ids: list[str] = []
     ids_digest: str = ""
     shards_before: list[str] = []
+    numbers_before: list[str] = []
 
 
 def receipt_of(
@@ -206,8 +213,10 @@ def receipt_of(
     plan: ForgetPlan,
     certificates: Mapping[str, RenewedCertificate],
     notes: Sequence[str],
+    numbers: Collection[str],
 ) -> dict[str, Any]:
-    """The ledger's entry for a request. Ids, and shards and classes that were named as such, are in it as keyed hashes.
+    """The ledger's entry for a request. Ids, and shards and classes that were named as such, are in it as keyed hashes;
+    so are the digests of the ``numbers`` of what was made from what leaves, by which its files are known again.
 
     The rest tells little about what left: how many rows of which shards, which also have new file names; and how many
     rows with the same bytes stayed, which are still in the store for anyone to see.
@@ -216,7 +225,7 @@ def receipt_of(
     hashes = change.tombstones([*request.samples, *request.asked])
     # Keyed, too: a plain digest would confirm to anyone who guesses a row that it was there. So would that of the
     # content after, for rows that later requests forget.
-    replaced = change.tombstones(change.replaced())
+    replaced, gone = change.tombstones(change.replaced()), change.tombstones(NUMBERS + own for own in numbers)
     states = {
         name: change.tombstones([own])[0]
         for name, own in (
@@ -235,6 +244,7 @@ def receipt_of(
         **change.commitment(),
         **states,
         "shards_before": replaced if len(replaced) <= MAX_IDS else [],
+        BEFORE: gone if len(gone) <= MAX_IDS else [],
         "copies": len(request.copies),  # their ids would remain here
         "copies_taken": len(request.copies_taken),
         "shards": dict(request.leaving),
@@ -268,6 +278,8 @@ def receipts(store: Place, samples: Sequence[str] = ()) -> ReceiptsReport:
     said = [ids for ids, _ in read]
     destroyed = max((s.seq for s in said if s.event == DESTROYED), default=0)
     answers = _answers(store, samples, [s for s in said if s.seq > destroyed]) if samples else []
+    others = _in_groups(store, samples) if samples else {}
+    answers = [replace(answer, in_group=others.get(answer.sample)) for answer in answers]
     named = {seq for answer in answers for seq in answer.receipts}
     perhaps = {seq for answer in answers for seq in answer.perhaps} - named
     again = dict[str, list[int]]()
@@ -358,6 +370,17 @@ def _converted(file: str, entry: Mapping[str, Any], kind: type[T]) -> T:
             got=f"{file}, whose bytes are whole",
             do="read the file: other programs, and later releases, may write entries of their own",
         ) from None
+
+
+def _in_groups(store: FeatureStore, samples: Sequence[str]) -> dict[str, int]:
+    """How many other samples of its group the store has, by the id that is asked about. A stranger's store is only
+    looked at, and its expression for groups may take for ever: it is not searched."""
+    with suppress(TaftcacheError):  # a store that no stage made may record anything
+        recipe = recorded_recipe(store)
+        if recipe.data.group is not None and names(recipe, "images") and refusal(store, "images", recipe) is None:
+            groups = members_of_groups(store, samples)
+            return {i: sum(one != i for one in groups.get(recipe.data.group_of(i), ())) for i in samples}
+    return {}
 
 
 def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) -> list[Answer]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from taftcache.cache.format.digest import digest
+from taftcache.cache.format.fault import intact
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import refusal
 from taftcache.model.component import Component, StoredComponents, read_base, read_component
-from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of
-from taftcache.stages.forget.planning import ForgetPlan
+from taftcache.model.members import recorded_members
+from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_model
+from taftcache.stages.forget.planning import ForgetPlan, changes_training
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, Warm, resolve_warm
 from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.compositions import composed, describe_exact, proof_rows, solve_exact, weights_of
@@ -98,6 +101,22 @@ def remake(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard], prog
     goal = settings.goal if settings.goal.decisive else replace(settings.goal, until_decisive=True)
     made[EXACT] = solve_exact(settings, rows.shards, sums.mean, sums.digests, progress, choice=warm.choice, goal=goal)
     return Remade(components=made, notes=[f"{EXACT} was solved cold: {warm.failure}"])
+
+
+def numbers_before(store: FeatureStore, plan: ForgetPlan, remade: Remade) -> set[str]:
+    """Digests of the numbers of components and models that were made from what leaves, without those that come out the
+    same. A private one may have left the store with its promise, and an imported one has no row from here."""
+    there, request = store.objects(), plan.request
+    gone = [name for name in (*plan.renewed, *plan.destroyed) if name in there and is_model(name)]
+    if not changes_training(request):  # sums are made again although only held-out rows leave
+        gone = [name for name in gone if not {*request.components}.isdisjoint(recorded_members(name, there[name].meta))]
+    own = [name for name in gone if not (PRIVATE in there[name].meta or there[name].meta.get("imported"))]
+    before = {intact(partial(_numbers, store, name)) for name in own}
+    return {each for each in before if each} - {component.numbers for component in remade.components.values()}
+
+
+def _numbers(store: FeatureStore, name: str) -> str:
+    return Component.decode(store.read_object(name)).numbers
 
 
 def _remaining(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard]) -> _Remaining:

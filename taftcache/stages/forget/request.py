@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -20,13 +20,38 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, RecipeError, TaftcacheError, UnknownName, UnknownSample
 from taftcache.model.members import imported, numbers_of, twins
-from taftcache.names import CLASS, COMPONENT, HELD_OUT, NUMBERS, SHARD, component_of, counted, shard_of, typed
+from taftcache.names import (
+    CLASS,
+    COMPONENT,
+    HELD_OUT,
+    NUMBERS,
+    SHARD,
+    component_of,
+    counted,
+    first_few,
+    shard_of,
+    told_apart,
+    typed,
+)
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import every_sample, folder_of, no_class
 from taftcache.stages.progress import Progress
 
 Mode = Literal["subtract", "retrain", "resolve"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+PARTED = 3  # up to so many groups of which some samples stay are named with them
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartedGroup:
+    """A group of ``data.group`` of which samples were named, and others stay.
+
+    stays: these, with a row or without. of: how many samples the store had of it before the request.
+    """
+
+    group: str
+    stays: list[str]
+    of: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +67,8 @@ class Request:
     too. ``unsearched`` shards are damaged, so that copies in them were not looked for. ``matched`` has the ids that
     each pattern named. ``twins`` are imported components that stay and have the numbers of one that leaves.
     ``unlearned`` are classes of which every training row leaves, with the number of held-out rows
-    that keep them in the list of classes.
+    that keep them in the list of classes. ``groups`` are those of named samples that stay in part, ``group_taken`` the
+    ids that were not named, but leave with their group.
     """
 
     samples: list[str]
@@ -60,6 +86,8 @@ class Request:
     components: list[str] = field(default_factory=list)
     twins: list[str] = field(default_factory=list)
     unlearned: dict[str, int] = field(default_factory=dict)
+    groups: list[PartedGroup] = field(default_factory=list)
+    group_taken: list[str] = field(default_factory=list)
 
     @property
     def trained(self) -> list[str]:
@@ -230,10 +258,15 @@ def requested(
     matching: Sequence[str],
     components: Sequence[str],
     with_copies: bool,
+    with_group: bool,
     progress: Progress,
 ) -> Request:
-    """What `resolve_request` finds for the names, the ids that match patterns and the components, and the copies of
-    those rows and components that stay; if ``with_copies``, they leave, too."""
+    """What `resolve_request` finds for the names, the ids that match patterns and the components, the copies of those
+    rows and components that stay, and the groups that do in part; if ``with_copies`` or ``with_group``, they leave,
+    too.
+
+    RecipeError: ``with_group`` in a store without ``data.group``.
+    """
     leaving, already = _imported(store, components)
     same = twins(store, leaving) if leaving else []
     if with_copies:
@@ -241,6 +274,14 @@ def requested(
     matched = _matched(store, matching)
     samples = [*samples, *(i for ids in matched.values() for i in ids)]
     request = resolve_request(store, samples, shards, classes)
+    named, grouped = ids_of_files(store, samples), list[str]()
+    if with_group:
+        _check_grouped(store)
+        leaving_now = {*request.samples}
+        every = members_of_groups(store, [*named, *leaving_now]).values()
+        if grouped := [i for members in every for i in members if i not in leaving_now]:
+            samples = [*samples, *grouped]
+            request = resolve_request(store, samples, shards, classes)
     copies, unsearched = copies_of(store, request.samples, progress)
     taken = copies if with_copies else []
     if taken:
@@ -251,6 +292,8 @@ def requested(
         copies_taken=taken,
         unsearched=unsearched,
         matched=matched,
+        groups=[] if with_group else _parted(store, named, {*request.samples}),
+        group_taken=grouped,
         components=leaving,
         twins=same,
         asked=[
@@ -260,6 +303,53 @@ def requested(
         ],
         already=[*request.already, *already],
     )
+
+
+def members_of_groups(store: FeatureStore, named: Iterable[str]) -> dict[str, list[str]]:
+    """The groups of ``named`` samples, which may have been forgotten before, with all samples that the store has of
+    each; none without ``data.group``.
+
+    The expression is searched as training does it: not where a stranger's store is only looked at.
+    """
+    groups = defaultdict[str, list[str]](list)
+    with suppress(TaftcacheError):  # a store that no stage made may record anything
+        data = recorded_recipe(store).data
+        if data.group is not None and (wanted := {data.group_of(i) for i in named}):
+            for one in every_sample(store):
+                if (group := data.group_of(one.sample)) in wanted:
+                    groups[group].append(one.sample)
+    return dict(sorted(groups.items()))
+
+
+def _parted(store: FeatureStore, named: Collection[str], leaving: Collection[str]) -> list[PartedGroup]:
+    """The groups of ``named`` samples of which some stay when others are ``leaving``."""
+    groups = members_of_groups(store, named)
+    stay = {group: [i for i in members if i not in leaving] for group, members in groups.items()}
+    return [PartedGroup(group=group, stays=ids, of=len(groups[group])) for group, ids in stay.items() if ids]
+
+
+def _check_grouped(store: FeatureStore) -> None:
+    if recorded_recipe(store).data.group is None:
+        raise RecipeError(
+            f"nothing says which samples of {store.path} belong together: it was made without data.group",
+            do="name them by a pattern of their ids: --match",
+        )
+
+
+def parted_notes(groups: Sequence[PartedGroup], *, dry_run: bool) -> list[str]:
+    """Notes on groups that stay in part. No receipt has them, for they name what stays, and may leave later."""
+    if not groups:
+        return []
+    how = "; to forget all of it: the same command with --with-group"
+    if len(groups) > PARTED:
+        some = first_few([f"{each.group} ({len(each.stays)} of {each.of})" for each in groups])
+        return [f"{len(groups)} groups (data.group) stay in part, with so many of their samples: {some}{how}"]
+    said = []
+    for each in groups:
+        stay = "would stay" if dry_run else "stays" if len(each.stays) == 1 else "stay"
+        ids = first_few(told_apart(each.stays), 8)
+        said.append(f"group {each.group}: {len(each.stays)} of {counted(each.of, 'sample')} {stay}: {ids}{how}")
+    return said
 
 
 def _imported(store: FeatureStore, names: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -12,7 +12,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
-from taftcache.model.members import imported, numbers_of, subtracted
+from taftcache.model.members import again_notes, imported, numbers_of, subtracted
 from taftcache.model.meta import Coefficient, meta_of
 from taftcache.model.outdated import OUTDATED, composition_key, stale_parts
 from taftcache.names import (
@@ -175,6 +175,7 @@ def _report(
             *(_uncounted_notes(store, asked.weights, members) if model == WEIGHTED else []),
             *([f"composed as they are, though {OUTDATED}: {', '.join(stale)}; next: {again}"] if stale else []),
             *_unpromised_notes(objects),
+            *again_notes(store, members),
             *(_twin_notes(store, list(summed["coefficients"])) if made and not given else []),  # reads them all
             *_unlike_notes(store, settings, list(summed["coefficients"])),
             *untrained_notes(store),

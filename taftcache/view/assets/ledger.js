@@ -7,7 +7,7 @@ import { state } from "./state.js";
 const OPEN = 20;
 const KEYED =
   "Digests of earlier states are keyed with the store's own key, so they match nothing elsewhere. Left out here: the " +
-  "lists of hashes of ids and of earlier shards (ids, shards_before)";
+  "lists of hashes of ids, of earlier shards and of what was trained on them (ids, shards_before, numbers_before)";
 
 export function ledgerView(main) {
   const { entries, notes } = state.overview.ledger;

@@ -22,7 +22,7 @@ from taftcache.names import counted, first_few, is_component, is_model, readable
 from taftcache.recipe import Recipe, recipe_values, stored_at
 from taftcache.stages.completeness import is_complete, still_missing, subtracted_notes, unsolved_notes, untrained_notes
 from taftcache.stages.estimators import lacks_classes, regressor_note
-from taftcache.stages.extract.classes import unlearned_notes
+from taftcache.stages.extract.classes import absent_notes, unlearned_notes
 from taftcache.stages.look.inside.shards import ShardFigures, describe_model, describe_shard, outdated_recorded
 from taftcache.stages.look.inside.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
@@ -161,6 +161,7 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
             *subtracted_notes(store),
             *untrained_notes(store),
             *unlearned_notes(store),
+            *absent_notes(store),
             *unsolved_notes(store, private=budget is not None),
             *outdated_recorded(store),
             *_stopped(store),
