@@ -23,6 +23,7 @@ from errno import EPIPE
 from functools import cache
 from typing import Annotated, Any, NoReturn
 
+import msgspec
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -41,6 +42,7 @@ from taftcache.errors import (
     TaftcacheError,
     first_line,
 )
+from taftcache.expected import described
 from taftcache.terminal.console import OUT, ShownRecord, Unwritten, complain, note, note_warning, print_json
 
 # click's, or typer's own copy of it, whichever this typer has
@@ -84,6 +86,25 @@ def _plain(text: str) -> str:
     """A sentence of typer's in the form of the other errors: lower case, no full stop."""
     text = text.replace("Value error, ", "")
     return text[:1].lower() + text[1:].rstrip(".")
+
+
+def _wrong_number(error: Any) -> str | None:
+    """What a number should have been, as of a recipe's key; None for an error of another kind.
+
+    typer hands on pydantic's sentence, which does not name the value.
+    """
+    errors = getattr(error.__cause__, "errors", None)
+    said = errors()[0] if errors else {}
+    kind, value = said.get("type"), said.get("input")
+    whole, number = kind == "int_parsing", kind == "float_parsing"
+    shown = repr(value) if whole or number else value
+    for limit in (said.get("ctx", {}).get(name) for name in ("ge", "le")):
+        whole, number = whole or isinstance(limit, int), number or isinstance(limit, float)
+    if not (whole or number):
+        return None
+    bounds = msgspec.Meta(ge=getattr(error.param, "min", None), le=getattr(error.param, "max", None))
+    may_be = described(Annotated[int if whole else float, bounds])
+    return f"{error.param.opts[0]} is {shown}, but must be {may_be}"
 
 
 # What people do → the files with the commands for it, in the order of the help.
@@ -269,7 +290,7 @@ def _refuse(words: Sequence[str], error: Any) -> NoReturn:
     if type(error).__name__ == "NoArgsIsHelpError":  # no error: typer prints the help
         error.show()
         sys.exit(error.exit_code)
-    fault = _plain(error.format_message())
+    fault = _wrong_number(error) or _plain(error.format_message())
     do = f"{error.ctx.command_path if error.ctx else 'taftcache'} --help"
     asked = re.fullmatch("no such command '(.*)'", fault)
     if asked and (near := difflib.get_close_matches(asked[1], _command().list_commands(error.ctx), n=1)):
