@@ -344,7 +344,7 @@ def test_numbers_that_are_written_as_codes_stay_as_they_are(folder):
     [
         ("none.csv", None, "no table at"),
         ("a.xlsx", b"", "is not a table of images"),
-        ("a.csv", b"path,label\nx.png", r"^line 2 of the table .* has 1 field, and the first line 2\n.*\n  try: write"),
+        ("a.csv", b"path,label\nx.png", r"^line 2 of the table .* has 1 field, but the first line 2\n.*\n  try: write"),
         (
             "a.csv",
             b"path,label\nx,1,2\n",

@@ -184,7 +184,7 @@ def _text(file: Path) -> Table:
             if len(row) != len(names):
                 quoted = f"put a field with {delimiter!r} in it in quotes, or take out what is too much"
                 raise DataError(
-                    f"line {line} of the table {file} has {counted(len(row), 'field')}, and the first line "
+                    f"line {line} of the table {file} has {counted(len(row), 'field')}, but the first line "
                     f"{len(names)}",
                     got=repr(delimiter.join(row))[:80],
                     do=quoted if len(row) > len(names) else "write what it lacks, if only an empty field",
@@ -206,8 +206,8 @@ def _records(file: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
     except csv.Error as error:
         unclosed = "unexpected end" in str(error)
         raise DataError(
-            f"line {line} of the table {file} "
-            + ("opens a quote that nothing closes" if unclosed else "cannot be split into fields"),
+            f"line {line} of the table {file} cannot be split into fields"
+            + (": it opens a quote that nothing closes" if unclosed else ""),
             got=str(error),
             do='close each quote, and write one that is part of a field twice: ""',
         ) from error

@@ -165,7 +165,7 @@ def _numbers(path: Path, name: str, cells: Sequence[str]) -> NDArray[np.float64]
                 f"{path} has a column that is not part of a vector", got=f"{name!r}: {error}", do=do
             ) from None
     raise DataError(
-        f"row {odd[0] + 1} of {path} has {'a number with a comma' if comma else 'no number'} in column {name!r}",
+        f"row {odd[0] + 1} of {path} has no number in column {name!r}" + (" because of a comma" if comma else ""),
         got=f"{cells[odd[0]]!r}" + (f", and {len(odd) - 1} more in this column" if odd[1:] else ""),
         do="write a point for the comma; in pandas read_csv(…, decimal=',').to_csv(…, index=False)"
         if comma
