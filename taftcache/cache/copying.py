@@ -19,10 +19,10 @@ from taftcache.cache.place.address import new_home, spelled
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import WriterLock
-from taftcache.cache.place.room import check_room, taken_bytes
 from taftcache.cache.read.around import check_outside
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import OnProgress, verify
+from taftcache.cache.room import check_room, taken_bytes
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write import previous
 from taftcache.cache.write.commit import check_foreign

@@ -18,7 +18,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.cache.format.layout import expected_sizes, resolve_chunk_rows
 from taftcache.cache.opening import Place
 from taftcache.cache.place.address import as_path
-from taftcache.cache.place.room import check_room, free_bytes, taken_bytes
+from taftcache.cache.room import check_room, free_bytes, taken_bytes
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.commit import check_free
 from taftcache.names import resized_notes
