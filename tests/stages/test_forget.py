@@ -13,7 +13,7 @@ import pytest
 import taftcache
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, RecipeError, SolveError, StoreError, UnknownSample, UntrustedStore
+from taftcache.errors import DataError, RecipeError, SolveError, StoreError, UnknownName, UnknownSample, UntrustedStore
 from taftcache.names import counted
 from taftcache.stages.forget import forgetting
 from taftcache.stages.train import held_out
@@ -331,6 +331,24 @@ def test_an_emptied_shard_goes_as_a_whole(store, shard):
         assert opened.verify() == opened.strays() == []
     assert commits(once) == commits(by_name)
     assert not any(i.encode() in data for i in everyone for data in tree(once).values())
+
+
+def test_that_no_held_out_row_is_left_is_said(store):
+    """Accuracies end with them, so nobody is offered their shard who mistypes another."""
+    with open_store(store) as opened:
+        held = list(opened.held_out.sample_ids)
+        with pytest.raises(UnknownName, match=r"no shard '007'; nothing is changed\n  try: one of 000, 001$"):
+            taftcache.forget(opened, shards=["007"])
+        for wish, dry_run, said in (
+            ({"samples": held[1:]}, True, []),
+            ({"samples": held}, True, ["would be"]),
+            ({"shards": ["held-out"]}, True, ["would be"]),
+            ({"shards": ["held-out"]}, False, ["is"]),
+        ):
+            notes = [n for n in taftcache.forget(opened, dry_run=dry_run, **wish).notes if "no accuracies" in n]
+            assert [note.partition(" left, so that")[0] for note in notes] == [f"no held-out row {be}" for be in said]
+    with pytest.raises(StoreError, match=f"(?s)no held-out rows.*try: taftcache evaluate {store} --on DATA"):
+        taftcache.evaluate(store)
 
 
 def test_the_last_training_row_stays(store):

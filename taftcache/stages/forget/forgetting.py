@@ -30,6 +30,7 @@ from taftcache.names import (
     COMPONENTS,
     EXACT,
     HEAD,
+    HELD_OUT,
     MEAN,
     OF_ONE_CLASS,
     WEIGHTED,
@@ -268,6 +269,7 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
             *_private(store, plan),
             *_twins(store, plan),
             *_unlearned(store, plan, dry_run=True),
+            *_untested(plan, "would be left"),
             *_one_class(plan, len(store.classes) - len(plan.request.classes), "would be left"),
             *_none_left(store, plan, there=objects, dry_run=True),
             *_unweighed(store, plan, dry_run=True),
@@ -330,6 +332,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
             *notes,
             *_twins(store, plan),
             *_unlearned(store, plan),
+            *_untested(plan, "is left"),
             *_one_class(plan, len(store.classes), "is left"),
             *_none_left(store, plan, there=there),
             *_unweighed(store, plan),
@@ -382,6 +385,16 @@ def _unlearned(store: FeatureStore, plan: ForgetPlan, *, dry_run: bool = False) 
         f"and count{'s' if held == 1 else ''} in accuracies, and in what probabilities are worth and their temperature;"
         f" to remove both: taftcache forget {typed(store.path)} "
         f"{options}{' and so on' if len(names) > 5 else ''}"
+    ]
+
+
+def _untested(plan: ForgetPlan, is_left: str) -> list[str]:
+    """A note if the last held-out rows leave; the receipt names the shard that goes."""
+    if HELD_OUT not in plan.request.emptied:
+        return []
+    return [
+        f"no held-out row {is_left}, so that there are no accuracies and no probabilities from now on: append leaves "
+        "these ids out, and only other test samples can take their place"
     ]
 
 

@@ -325,7 +325,7 @@ def _named(
         elif store.is_forgotten(SHARD + name):
             already.append(f"shard {name}")
         else:
-            store.shard(name)  # raises, and says which shards there are
+            raise _no_shard(store, name, unfinished)
     for name in dict.fromkeys(classes):
         if name in store.classes:
             wanted += [s.sample for s in every if s.label == name]
@@ -335,6 +335,13 @@ def _named(
         else:
             raise no_class(store, name)
     return wanted, asked, already
+
+
+def _no_shard(store: FeatureStore, name: str, unfinished: Collection[str]) -> UnknownName:
+    """The held-out shard is not offered: whoever mistypes another would lose all that accuracies are measured on."""
+    there = ", ".join(sorted({*(shard.name for shard in store.shards), *unfinished} - {HELD_OUT}))
+    do = f"one of {there:.200}" if there else "taftcache extract"
+    return UnknownName(f"there is no shard {name!r}; nothing is changed", names=[name], do=do)
 
 
 def _leaving(store: FeatureStore, gone: set[str], asked: Sequence[str]) -> tuple[list[str], dict[str, int]]:

@@ -448,7 +448,9 @@ def _held_out(store: FeatureStore) -> Shard:
     """The held-out group; StoreError where there is none."""
     if store.held_out is None:
         anew = (
-            "extract with data.test or data.held_out above 0; import with test rows (--test, test=…) or data.held_out"
+            f"taftcache evaluate {typed(store.path)} --on DATA, with labelled data of your own; or a store that has "
+            "some: extract with data.test or data.held_out above 0; import with test rows (--test, test=…) or "
+            "data.held_out"
         )
         raise StoreError(
             f"{store.path} has no held-out rows to measure an accuracy on",
