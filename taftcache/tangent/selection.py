@@ -46,16 +46,23 @@ def in_scope(config: TailConfig, available: Iterable[str], blocks: int | str) ->
     """The names among ``available`` that ``TangentSpec.blocks`` lets move: a store may begin at an earlier layer.
 
     Raises:
-        RecipeError: the store's tail does not reach that far.
+        RecipeError: the store's tail does not reach that far, or its rows are for a head alone.
     """
     names = list(available)
     if blocks == 0:
         return [name for name in names if name in config.head_names]
+    if config.path == "feature":
+        raise RecipeError(
+            "the store's rows are for a head that is trained alone: there is no tail before it",
+            got=f"tangent.blocks = {blocks!r}",
+            do='set tangent.blocks = 0 (and tangent.init = "zero"), or extract into a new store with this '
+            'tangent.blocks and backbone.features = "last"',
+        )
     if isinstance(blocks, str):
         reaches = blocks == config.start or blocks in config.blocks
         frozen = config.blocks[: config.blocks.index(blocks)] if blocks in config.blocks else ()
     else:
-        reaches = blocks <= max(1, len(config.blocks))
+        reaches = blocks <= len(config.blocks)
         frozen = config.blocks[:-blocks]
     if not reaches:
         raise RecipeError(

@@ -15,7 +15,8 @@ from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.model import Backbone, load_backbone, with_features, wrap_model
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import BackboneError, CompositionError
+from taftcache.consent import recorded_recipe
+from taftcache.errors import BackboneError, CompositionError, RecipeError
 from taftcache.model.predictor import TangentModel
 from taftcache.names import UNTOUCHED, tail_text
 from taftcache.stages.look.inside.stores import inspect
@@ -68,8 +69,18 @@ def test_the_feature_is_what_hooks_on_the_blocks_see(kind):
 
 
 def test_a_tail_between_the_blocks_and_such_a_head_is_refused():
-    with pytest.raises(BackboneError, match=r"(?s)trained alone.*tangent\.blocks = 0"):
+    with pytest.raises(RecipeError, match=r"(?s)trained alone.*tangent\.blocks = 0"):
         Cut(load_backbone(BackboneSpec(**WIDE)), 1)
+
+
+@pytest.mark.parametrize("blocks", ["1", "9", "blocks.3"])
+def test_a_store_of_it_has_no_tail_to_train(store, blocks):
+    """It would train the head all the same, and record a recipe that no extraction takes."""
+    for more in ("init=torch", "train=head"):
+        with pytest.raises(RecipeError, match=r"(?s)head that is trained alone.*tangent\.blocks = 0"):
+            taftcache.train(store, overrides=[f"tangent.blocks={blocks}", f"tangent.{more}"])
+    with FeatureStore(store) as opened:
+        assert recorded_recipe(opened).tangent.blocks == 0
 
 
 def test_a_model_whose_blocks_cannot_be_looked_at_is_refused():

@@ -17,10 +17,12 @@ from tests.backbone.registry import images, small_backbone
 
 def test_a_depth_or_name_that_there_is_not():
     backbone = small_backbone()
-    with pytest.raises(BackboneError, match=r"blocks is 4, more than the 3 blocks of small"):
+    with pytest.raises(BackboneError, match=r"(?s)blocks is 4, more than the 3 blocks of small.*try: a number.* to 3$"):
         Cut(backbone, 4)
     with pytest.raises(BackboneError, match=r"small has no module 'blocks\.11'(.|\n)*blocks\.1"):
         Cut(backbone, "blocks.11")
+    with pytest.raises(BackboneError, match=r"(?s)no module 'nope'.*try: one of blocks\.0, blocks\.1, blocks\.2, norm"):
+        Cut(backbone, "nope")
     with pytest.raises(BackboneError, match=r"does not call 'blocks' as a whole(.|\n)*blocks\.0"):
         Cut(small_family("DINOv3"), "blocks")
 

@@ -26,7 +26,7 @@ from taftcache.backbone.cut.remainder import PREFIX, Remainder
 from taftcache.backbone.cut.trace import feature, trace
 from taftcache.backbone.model import Backbone
 from taftcache.backbone.spec import EVERY_BLOCK
-from taftcache.errors import BackboneError
+from taftcache.errors import BackboneError, RecipeError
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.config import Linearisation, TailConfig
 from taftcache.tangent.device import full_float32
@@ -67,12 +67,13 @@ class Cut:
     the model has it. tokens_shape: (t, d), the same numbers as a store keeps them: [prod/last, last].
 
     Raises:
-        BackboneError: no such module, or the model cannot be cut there; says why not.
+        BackboneError: no such module, or the model cannot be cut there; says why not. RecipeError: a tail of a head
+            that reads every block.
     """
 
     def __init__(self, backbone: Backbone, blocks: int | str = 1) -> None:
         if backbone.features == EVERY_BLOCK and blocks != 0:
-            raise BackboneError(
+            raise RecipeError(
                 "a head that reads every block is trained alone: there is no tail between it and the blocks",
                 got=f"tangent.blocks = {blocks!r} with backbone.features = {EVERY_BLOCK!r}",
                 do='set tangent.blocks = 0 (and tangent.init = "zero"), or backbone.features = "last"',

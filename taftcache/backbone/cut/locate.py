@@ -17,6 +17,8 @@ from taftcache.errors import BackboneError
 
 WITHOUT_HEAD = "build the model with num_classes = 0 in model_args, which leaves the head away"
 _TRIED = 8  # modules near a refused cut that are tried, each with a pass of two images, before those of `_pieces`
+_LISTED = 12  # blocks that a refusal names
+_MISTYPED = 0.75  # how alike a name is that must have been meant
 _LINEAR = 1e-4  # relative, of logits in float32; a second head or a normalisation is off by tenths
 
 
@@ -91,13 +93,17 @@ def locate(name: str, trace: CallTrace, blocks: int | str, model: nn.Module, fit
             raise BackboneError(
                 f"tangent.blocks is {blocks}, more than the {len(trace.blocks)} blocks of {name}",
                 got=f"blocks: {', '.join(trace.blocks[-4:]) or 'none that are known as such'}",
-                do=_advice(_pieces(trace, model), fits),
+                do=f"a number from 0, for the head alone, to {len(trace.blocks)}"
+                if trace.blocks
+                else _advice(_pieces(trace, model), fits),
             )
         blocks = trace.blocks[-blocks]
     if blocks not in trace.called:
         exists = any(blocks == n for n, _ in model.named_modules())
         near = [n for n in trace.names if n.startswith(f"{blocks}.")][:3] if exists else []
-        near = near or difflib.get_close_matches(blocks, trace.names, n=4, cutoff=0.3) or trace.blocks[-4:]
+        near = near or difflib.get_close_matches(blocks, trace.names, n=4, cutoff=_MISTYPED)
+        alike = difflib.get_close_matches(blocks, trace.names, n=4, cutoff=0.3)
+        near = near or [*dict.fromkeys([*trace.blocks[-_LISTED:], *alike])]
         raise BackboneError(
             f"{name} does not call {blocks!r} as a whole" if exists else f"{name} has no module {blocks!r}",
             do=f"one of {', '.join(near)}",
