@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from taftcache.backbone.files import local_folder, missing_place
+from taftcache.backbone.files import WEIGHTS_NAME, file_digest, local_folder, missing_place
 from taftcache.cache.place.address import is_bucket, spelled
 from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
@@ -135,7 +135,7 @@ def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None, na
         own = _places(recipe, consent.images)
         recipe = msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, **own))
     if kind == "weights" and consent.weights is not None:
-        own = {"weights": os.path.abspath(consent.weights)}
+        own = {"weights": _own_weights(store, recipe, Path(os.path.abspath(consent.weights)))}
         recipe = msgspec.structs.replace(recipe, backbone=msgspec.structs.replace(recipe.backbone, **own))
     own_keys = [f"{SECTION[kind]}.{key}" for key in own]
     if (refused := refusal(store, kind, recipe, own_keys, hub=consent.hub, naming=naming)) is not None:
@@ -187,6 +187,27 @@ def _instead(kind: Kind, foreign: Mapping[str, Any], naming: Naming) -> str:
         options = file | ({"--allow-hub": "hub=True"} if any(_from_hub(k, v) for k, v in foreign.items()) else {})
         ways = f"{' '.join(options)}; in Python Consent({', '.join(options.values())})" if options else ""
     return f"name them yourself ({ways}), or " if ways else ""
+
+
+def _own_weights(store: FeatureStore, recipe: Recipe, place: Path) -> str:
+    """Where the weights are that a caller named instead of the store's: for a file of a folder (``recipe`` names no
+    model) that folder, which also says the model.
+
+    BackboneError for another file: nothing says of which model it is.
+    """
+    if recipe.backbone.model is not None or not place.is_file():
+        return str(place)
+    made, is_bundled = store.identity.get("backbone", {}), recipe.backbone.weights == "bundled"
+    if file_digest(place) != made.get("file_digest"):
+        raise BackboneError(
+            f"these weights are not those of the store's backbone, {made.get('model')}",
+            got=str(place),
+            do="leave them out: the store's are bundled with taftcache"
+            if is_bundled
+            else f"name the store's folder of weights in timm's layout, whose {WEIGHTS_NAME} has the BLAKE3 digest "
+            f"{made.get('file_digest')}",
+        )
+    return "bundled" if is_bundled else str(place.parent)
 
 
 def check_weights_there(store: FeatureStore, recipe: Recipe, naming: Naming = "set") -> None:

@@ -87,7 +87,8 @@ def _unfit(model: nn.Module, path: Path, stored: dict[str, Tensor], problems: li
     return BackboneError(
         f"the weights in {path.name} do not fit the model {type(model).__name__}",
         got="; ".join(problems),
-        do="name the model the weights were saved from, with the same model_args",
+        do="name the model the weights were saved from, with the same model_args; a store needs those that it was made "
+        "with",
     )
 
 

@@ -307,6 +307,25 @@ def test_weights_of_ones_own_take_the_place_of_a_strangers(foreign, images, caps
     assert run(capsys, "export-model", foreign, tmp_path / "model", "--weights", BUNDLED)[0] == 0
 
 
+def test_a_file_of_weights_for_those_of_a_folder(foreign, images, capsys, tmp_path):
+    """It does not say its model, which nobody can name of a store: it must be the folder's own."""
+    from taftcache.backbone.files import BUNDLED
+
+    one, line = min(images.glob("0/*.png")), ("--json", "--weights")
+    expected = json.loads(run(capsys, "predict", foreign, one, "--json")[1])["predictions"]
+    folder = shutil.copytree(BUNDLED, tmp_path / "folder")
+    own, other = folder / "model.safetensors", tmp_path / "other.safetensors"
+    other.write_bytes(b"others")
+    not_those = "taftcache: these weights are not those of the store's backbone, vit_tiny_patch16_224\n"
+    for where, instead in (("bundled", "leave them out"), ("${HOME}/secret", "name the store's folder of weights")):
+        forge(foreign, backbone={"weights": where})
+        code, _, err = run(capsys, "predict", foreign, one, *line, other)
+        assert (code, err.startswith(not_those), instead in err) == (4, True, True), err
+        code, out, err = run(capsys, "predict", foreign, one, *line, own)
+        assert code == 0, err
+        assert json.loads(out)["predictions"] == expected
+
+
 @pytest.mark.parametrize("command", [["append"], ["verify", "--repair"]])
 def test_commands_that_read_images_again_need_them_named(foreign, images, capsys, command):
     if command[0] == "verify":
