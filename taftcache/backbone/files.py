@@ -63,7 +63,7 @@ def expand_path(text: str) -> Path:
             )
         if not os.environ.get(name):
             raise RecipeError(
-                f"a path uses the environment variable {name}, which is not set",
+                f"a path uses the environment variable {name}, which is not set, or empty",
                 got=text,
                 do=f"set it (export {name}=...) or write the path out",
             )
@@ -84,17 +84,20 @@ def local_folder(name: str) -> str:
 
 @contextmanager
 def as_written(*places: str | None) -> Iterator[None]:
-    """Errors show these paths as the recipe has them: the value of a variable may be a secret, whatever its name."""
+    """Errors show these paths as the recipe has them: the value of a variable may be a secret, whatever its name. Of a
+    place that is not there they say which variables to look at."""
     try:
         yield
     except TaftcacheError as error:
         for text in filter(None, (place and (local_folder(place) or place) for place in places)):
             if _VARIABLE.search(text):
-                found = Path(os.path.expanduser(_VARIABLE.sub(lambda v: os.environ.get(v[1], v[0]), text)))
+                found = Path(os.path.expanduser(_VARIABLE.sub(lambda v: os.environ.get(v[1]) or v[0], text)))
                 path = re.compile(rf"(?<![\w.-]){re.escape(str(found))}(?![\w-])")
                 shown = partial(path.sub, text.replace("\\", r"\\"))
                 error.fault, error.do = shown(error.fault), error.do and shown(error.do)
                 error.got = None if error.got is None else shown(str(error.got))
+                if error.do and text in error.fault and not os.path.lexists(found):
+                    error.do += f"; or look at what {' and '.join(_VARIABLE.findall(text))} names"
                 error.args = error.fault, error.got, error.do
         raise
 

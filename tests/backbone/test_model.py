@@ -433,7 +433,7 @@ def test_an_error_about_a_path_shows_no_variable(monkeypatch, tmp_path, form):
     monkeypatch.setenv("PLACE", "of-the-reader")
     path = form.removeprefix("local-dir:")
     for source in ("folder", "table", "npz", "hdf5"):
-        with pytest.raises(DataError, match=re.escape(path)) as caught:
+        with pytest.raises(DataError, match=f"(?s){re.escape(path)}.*; or look at what PLACE names$") as caught:
             open_source(parse_recipe({"data": {"source": source, "train": path}}).data)
         assert "of-the-reader" not in repr(caught.value) + str(caught.value.args)
     with pytest.raises(BackboneError, match=re.escape(path)) as caught:
@@ -443,6 +443,11 @@ def test_an_error_about_a_path_shows_no_variable(monkeypatch, tmp_path, form):
     with pytest.raises(BackboneError, match=r"folder of weights \$\{PLACE\}") as caught:
         load_backbone(BackboneSpec(model="deit_tiny_patch16_224", weights="${PLACE}"))
     assert "of-the-reader" not in repr(caught.value)
+    assert "look at what" not in str(caught.value)
+    monkeypatch.setenv("PLACE", "")
+    with pytest.raises(RecipeError, match="PLACE, which is not set, or empty") as caught:
+        open_source(parse_recipe({"data": {"source": "folder", "train": path}}).data)
+    assert caught.value.got == path
 
 
 @pytest.mark.parametrize(
