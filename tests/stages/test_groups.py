@@ -157,6 +157,8 @@ def test_another_group_is_refused(grouped, tmp_path):
     )
     empty = {**GROUPED, "data.group": "(patient)?"}
     refused(RecipeError, "^data.group matches the empty text", tmp_path, lambda: made(tmp_path / "s", empty))
+    whole = {**GROUPED, "data.group": ".*"}
+    refused(RecipeError, "^data.group matches every id as a whole", tmp_path, lambda: made(tmp_path / "s", whole))
     nothing = {**GROUPED, "data.group": "visit[0-9]"}
     refused(
         RecipeError, "^data.group matches a part of none of 480 ids", tmp_path, lambda: made(tmp_path / "s", nothing)
