@@ -67,6 +67,7 @@ _USED = {
     "verify": ("device", "data", "backbone", "preprocess", "extract"),
 }
 """Sections, or single keys, of a recipe that a command uses; one that is not here uses all."""
+_MEANT = {"gpu": "cuda"}  # "cpu" is spelled alike, and the opposite
 _LATER = (("data", "group", None), ("backbone", "precision", "float32"), ("backbone", "features", "last"))
 _INSTEAD = {"forget": "taftcache forget, once the store is there", "compare": "taftcache compare"}
 _hints = cache(get_type_hints)  # uncached, all sections would cost each look into a store a millisecond
@@ -326,7 +327,7 @@ def _wrong_value(values: Mapping[str, Any], struct: type[msgspec.Struct], said: 
         return RecipeError(f"{name} is missing", got=where, do="set it in the recipe, or with --set section.key=value")
     value, hint = value_at(values, path), hint_at(struct, path)
     allowed = [choice for choice in choices(hint) if isinstance(choice, str)]
-    near = difflib.get_close_matches(value, allowed, n=1) if isinstance(value, str) else []
+    near = difflib.get_close_matches(_MEANT.get(value, value), allowed, n=1) if isinstance(value, str) else []
     return RecipeError(
         f"{name} is {_short(value)}; did you mean {near[0]!r}?"
         if near

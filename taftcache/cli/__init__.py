@@ -86,6 +86,26 @@ def _plain(text: str) -> str:
     return text[:1].lower() + text[1:].rstrip(".")
 
 
+def _wrong_number(error: Any) -> str | None:
+    """What a number should have been, as of a recipe's key; None for an error of another kind.
+
+    typer hands on pydantic's sentence, which does not name the value.
+    """
+    errors = getattr(error.__cause__, "errors", None)
+    said = errors()[0] if errors else {}
+    kind, value = said.get("type"), said.get("input")
+    whole, number = kind == "int_parsing", kind == "float_parsing"
+    shown = repr(value) if whole or number else value
+    for limit in (said.get("ctx", {}).get(name) for name in ("ge", "le")):
+        whole, number = whole or isinstance(limit, int), number or isinstance(limit, float)
+    if not (whole or number):
+        return None
+    limits = {"of at least": getattr(error.param, "min", None), "of at most": getattr(error.param, "max", None)}
+    bounds = " and ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
+    may_be = f"a {'whole ' if whole else ''}number {bounds}".rstrip()
+    return f"{error.param.opts[0]} is {shown}, but must be {may_be}"
+
+
 # What people do → the files with the commands for it, in the order of the help.
 PARTS = {
     "From images to a model": (pipeline,),
@@ -268,7 +288,7 @@ def _refuse(words: Sequence[str], error: Any) -> NoReturn:
     if type(error).__name__ == "NoArgsIsHelpError":  # no error: typer prints the help
         error.show()
         sys.exit(error.exit_code)
-    fault = _plain(error.format_message())
+    fault = _wrong_number(error) or _plain(error.format_message())
     do = f"{error.ctx.command_path if error.ctx else 'taftcache'} --help"
     asked = re.fullmatch("no such command '(.*)'", fault)
     if asked and (near := difflib.get_close_matches(asked[1], _command().list_commands(error.ctx), n=1)):

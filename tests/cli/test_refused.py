@@ -32,11 +32,26 @@ def test_a_choice_is_listed_where_it_is_refused_and_in_the_help(cli, arguments, 
     assert f"<{'|'.join(allowed)}>" in cli(arguments[0], "--help").out.replace("[", "<").replace("]", ">")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--wait", "x", "inspect", "s"), "--wait is 'x', but must be a number of at least 0"),
+        (("--wait", "-1", "inspect", "s"), "--wait is -1, but must be a number of at least 0"),
+        (("train", "s", "--workers", "1.5"), "--workers is '1.5', but must be a whole number of at least 0"),
+        (("train", "s", "--rate", "x"), "--rate is 'x', but must be a number"),
+        (("inspect", "s", "--top", "0"), "--top is 0, but must be a whole number of at least 1"),
+        (("view", "s", "--port", "99999"), "--port is 99999, but must be a whole number of at least 0 and of at most"),
+    ],
+)
+def test_a_number_that_an_option_does_not_take_is_named(cli, arguments, says):
+    refused(cli(*arguments), 2, f"taftcache: {says}")
+
+
 # What a run cannot end with, as the plan of its shards already says.
 REFUSED_BY_THE_PLAN = [
     (["objective.class_weights=[1,2]"], 2, ["class_weights has 2 values, the store has 10 classes"]),
     (["compose.weights={'zzz'=1.0}"], 2, ["compose.weights names zzz", "name some of 000, 001"]),
-    (["compose.weights={'000'=0.5}"], 7, ["sum to 0.5"]),
+    (["compose.weights={'000'=0.5}"], 2, ["sum to 0.5", "--weight, or compose.weights"]),
     (["compose.mode=weighted", "compose.weights={'000'=1.0}"], 2, ["does not fit the components: 001"]),
     (["objective.radius=1.0", "solver.tolerance=decisive"], 2, ['"decisive" has no estimate']),
     (["forget.samples=['nobody','nothing']"], 5, ["forget.samples names 2 ids that no image has"]),
@@ -61,6 +76,7 @@ REFUSED_BY_THE_PLAN = [
         (["objective.ridge=\udcff"], 2, ["objective.ridge has characters that no text has"]),
         (["backbone.model_args={device='meta'}"], 2, ["cannot say where", "device", "backbone.precision"]),
         (["device=tpu"], 2, ["tpu", "did you mean 'cpu'?"]),
+        (["device=gpu"], 2, ["did you mean 'cuda'?"]),
         (["backbone.weights=nowhere.safetensors"], 4, ["nowhere.safetensors"]),
         (["preprocess.input_size=[3, 40, 40]"], 4, ["40"]),
         (["preprocess.mean=[1e308,0,0]"], 2, ["preprocess.mean must be numbers from -1000 to 1000"]),

@@ -11,10 +11,10 @@ from taftcache.cache.read.nearest import nearest
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import recorded_recipe
-from taftcache.errors import CompositionError, RecipeError, UnknownSample
+from taftcache.errors import RecipeError, UnknownSample
 from taftcache.model.composition import to_one
 from taftcache.model.members import imported
-from taftcache.names import COMPONENTS, HEAD, HELD_OUT, PRIVATE, component_of, counted, is_model, shard_of
+from taftcache.names import COMPONENTS, HEAD, HELD_OUT, PRIVATE, WEIGHTED, component_of, counted, is_model, shard_of
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.recipe import Recipe
 from taftcache.recipe_sections import ByRows
@@ -36,8 +36,8 @@ def check_settings(store: FeatureStore, recipe: Recipe) -> None:
 
     Raises:
         IdentityError: other data, another backbone or another plan than the store's. RecipeError: parameters that the
-        store's rows do not suffice for, or weights for other classes or components. CompositionError: coefficients
-        that do not sum to one. BackboneError: no such device here.
+        store's rows do not suffice for, weights for other classes or components, or coefficients that do not sum to
+        one. BackboneError: no such device here.
     """
     check_words(store, recipe)
     check_tail(store, recipe)
@@ -55,7 +55,7 @@ def check_planned(
         shards: by name, the held-out one too. store: the store, if extraction has begun; None otherwise.
 
     Raises:
-        RecipeError, CompositionError: as ``check_settings`` and ``check_coefficients`` say. StoreError: teachers that
+        RecipeError: as ``check_settings`` and ``check_coefficients`` say. StoreError: teachers that
         ``open_teachers`` refuses. UnknownSample: an id to forget that is not in the plan, in the store or among those
         forgotten at its place.
     """
@@ -167,7 +167,7 @@ def coefficients(given: Weights) -> dict[str, float]:
     """``compose.weights`` by component; empty if they are shares of the rows.
 
     Raises:
-        RecipeError: a component named twice. CompositionError: a sum other than one.
+        RecipeError: a component named twice, or a sum other than one.
     """
     if isinstance(given, str):
         return {}
@@ -175,20 +175,19 @@ def coefficients(given: Weights) -> dict[str, float]:
     if len(by_name) < len(given):
         raise RecipeError("compose.weights names a component twice", got=", ".join(given), do="leave one of them out")
     if not abs(sum(by_name.values()) - 1) <= SUMS_TO_ONE:
-        raise CompositionError(
-            f"the coefficients of compose.weights sum to {sum(by_name.values()):.6g}, not to one",
+        raise RecipeError(
+            f"the coefficients of {WEIGHTED} sum to {sum(by_name.values()):.6g}, not to one",
             got=", ".join(f"{name} = {mu}" for name, mu in given.items()),
-            do=to_one(sum(by_name.values())),
+            do=f"{to_one(sum(by_name.values()))} (--weight, or compose.weights in a recipe)",
         )
     return by_name
 
 
 def check_coefficients(weights: Weights, names: Iterable[str], store: FeatureStore | None = None) -> None:
-    """RecipeError unless each of these components has a coefficient, or all say how many rows (of each class) they were
-    made from.
+    """RecipeError unless each of these components has a coefficient, and their sum is one, or all say how many rows (of
+    each class) they were made from.
 
     Coefficients that the ``store`` recorded need not cover all components: some may have come since.
-    CompositionError for coefficients that do not sum to one.
     """
     given, wanted = coefficients(weights), set(names)
     if isinstance(weights, str):

@@ -102,8 +102,8 @@ def compose(
     ({"compose.mode": "mean"}) as for ``train``.
 
     Raises:
-        CompositionError: a shard has no component, components do not share one base, or coefficients do not sum to one.
-        RecipeError: coefficients for other components, or an exact model beside private ones. StoreError: a store of a
+        CompositionError: a shard has no component, or components do not share one base. RecipeError: coefficients for
+            other components, or whose sum is not one; an exact model beside private ones. StoreError: a store of a
             regressor's images, which have no classes.
     """
     assert isinstance(store, FeatureStore)

@@ -75,8 +75,7 @@ def weights_of(given: Weights, rows: Mapping[str, list[int] | None]) -> dict[str
     """The coefficients of ``models/weighted`` for components made from so many ``rows`` (``member_rows``).
 
     Raises:
-        RecipeError: coefficients for other components, or of rows that are not said. CompositionError: they do not sum
-            to one.
+        RecipeError: coefficients for other components, of rows that are not said, or whose sum is not one.
     """
     if not isinstance(given, str):
         check_coefficients(given, rows)

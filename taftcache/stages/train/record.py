@@ -29,7 +29,7 @@ def settings_of(
     its base point.
 
     Raises:
-        IdentityError, RecipeError, CompositionError, BackboneError: it is no recipe (``checked_recipe``), ``command``
+        IdentityError, RecipeError, BackboneError: it is no recipe (``checked_recipe``), ``command``
         does not use an override, or the store cannot follow it (``check_settings``); and what ``read_base`` raises.
     """
     if recipe is not None:

@@ -98,7 +98,7 @@ def train(
             same number of threads.
 
     Raises:
-        RecipeError, IdentityError, CompositionError, BackboneError: as ``check_settings`` and ``check_kept`` say, or a
+        RecipeError, IdentityError, BackboneError: as ``check_settings`` and ``check_kept`` say, or a
             private component would be replaced. StoreError: no such shard, or the images of a regressor. SolveError:
             the problem has no solution as posed.
     """
@@ -157,7 +157,7 @@ def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None)
     heads themselves and an exact model is made, which then is the head over all rows.
 
     Raises:
-        StoreError: as ``wanted_shards`` says. RecipeError, CompositionError: coefficients that will not fit the
+        StoreError: as ``wanted_shards`` says. RecipeError: coefficients that will not fit the
         components, or what ``check_kept`` says.
     """
     wanted, given = wanted_shards(store, shards), settings.recipe.compose
