@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from taftcache.backbone.files import WEIGHTS_NAME, file_digest, local_folder, missing_place
-from taftcache.backbone.spec import BackboneSpec
 from taftcache.cache.place.address import is_bucket, spelled
 from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
@@ -136,7 +135,7 @@ def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None, na
         own = _places(recipe, consent.images)
         recipe = msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, **own))
     if kind == "weights" and consent.weights is not None:
-        own = {"weights": _own_weights(store, recipe.backbone, Path(os.path.abspath(consent.weights)))}
+        own = {"weights": _own_weights(store, recipe, Path(os.path.abspath(consent.weights)))}
         recipe = msgspec.structs.replace(recipe, backbone=msgspec.structs.replace(recipe.backbone, **own))
     own_keys = [f"{SECTION[kind]}.{key}" for key in own]
     if (refused := refusal(store, kind, recipe, own_keys, hub=consent.hub, naming=naming)) is not None:
@@ -190,15 +189,15 @@ def _instead(kind: Kind, foreign: Mapping[str, Any], naming: Naming) -> str:
     return f"name them yourself ({ways}), or " if ways else ""
 
 
-def _own_weights(store: FeatureStore, spec: BackboneSpec, place: Path) -> str:
-    """Where the weights are that a caller named instead of the store's: of a file of a folder (``spec`` names no model)
-    that folder, which also says the model.
+def _own_weights(store: FeatureStore, recipe: Recipe, place: Path) -> str:
+    """Where the weights are that a caller named instead of the store's: for a file of a folder (``recipe`` names no
+    model) that folder, which also says the model.
 
     BackboneError for another file: nothing says of which model it is.
     """
-    if spec.model is not None or not place.is_file():
+    if recipe.backbone.model is not None or not place.is_file():
         return str(place)
-    made, is_bundled = store.identity.get("backbone", {}), spec.weights == "bundled"
+    made, is_bundled = store.identity.get("backbone", {}), recipe.backbone.weights == "bundled"
     if file_digest(place) != made.get("file_digest"):
         raise BackboneError(
             f"these weights are not those of the store's backbone, {made.get('model')}",

@@ -102,8 +102,9 @@ def _wrong_number(error: Any) -> str | None:
         whole, number = whole or isinstance(limit, int), number or isinstance(limit, float)
     if not (whole or number):
         return None
-    bounds = msgspec.Meta(ge=getattr(error.param, "min", None), le=getattr(error.param, "max", None))
-    may_be = described(Annotated[int if whole else float, bounds])
+    limits = {"of at least": getattr(error.param, "min", None), "of at most": getattr(error.param, "max", None)}
+    bounds = " and ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
+    may_be = f"a {'whole ' if whole else ''}number {bounds}".rstrip()
     return f"{error.param.opts[0]} is {shown}, but must be {may_be}"
 
 
