@@ -23,7 +23,6 @@ from errno import EPIPE
 from functools import cache
 from typing import Annotated, Any, NoReturn
 
-import msgspec
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -42,7 +41,6 @@ from taftcache.errors import (
     TaftcacheError,
     first_line,
 )
-from taftcache.expected import described
 from taftcache.terminal.console import OUT, ShownRecord, Unwritten, complain, note, note_warning, print_json
 
 # click's, or typer's own copy of it, whichever this typer has
