@@ -71,6 +71,7 @@ NAMES = {
     "stages.forget.forgetting": "ForgetReport destroy_key forget",
     "stages.forget.pin": "Pin",
     "stages.forget.receipts": "Answer Proof Receipt ReceiptsReport receipts",
+    "stages.forget.request": "PartedGroup",
     "stages.look.duplicates": "DuplicatesReport Pair duplicates",
     "stages.look.evaluation": "Against Difference EvaluateReport evaluate",
     "stages.look.influence": "InfluentialSample QueryInfluence SampleInfluence query_influence sample_influence",

@@ -125,6 +125,7 @@ from taftcache.stages.forget.receipts import Proof as Proof
 from taftcache.stages.forget.receipts import Receipt as Receipt
 from taftcache.stages.forget.receipts import ReceiptsReport as ReceiptsReport
 from taftcache.stages.forget.receipts import receipts as receipts
+from taftcache.stages.forget.request import PartedGroup as PartedGroup
 from taftcache.stages.look.duplicates import DuplicatesReport as DuplicatesReport
 from taftcache.stages.look.duplicates import Pair as Pair
 from taftcache.stages.look.duplicates import duplicates as duplicates

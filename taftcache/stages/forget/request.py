@@ -46,7 +46,8 @@ PARTED = 3  # up to so many groups of which some samples stay are named with the
 class PartedGroup:
     """A group of ``data.group`` of which samples were named, and others stay.
 
-    stays: these, with a row or without. of: how many samples the store had of it before the request.
+    group: the text that its ids share. stays: the others, with a row or without. of: how many samples the store had of
+    it before the request.
     """
 
     group: str
