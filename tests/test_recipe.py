@@ -218,6 +218,8 @@ def test_wrong_types_and_ranges(override):
         ('store.path="quoted"', lambda r: r.store.path, "quoted"),
         ('forget.samples=["a", "b c"]', lambda r: r.forget.samples, ["a", "b c"]),
         ("preprocess.mean=[0.1, 0.2, 0.3]", lambda r: r.preprocess.mean, (0.1, 0.2, 0.3)),
+        # which no new store takes, but an older one has
+        ("preprocess.mean=[123, 116, 103]", lambda r: r.preprocess.mean, (123, 116, 103)),
         ("backbone.model_args.depth=3", lambda r: r.backbone.model_args, {"depth": 3}),
         ("backbone.model_args.a.b=x", lambda r: r.backbone.model_args, {"a": {"b": "x"}}),
         (" store.seed = 5", lambda r: r.store.seed, 5),

@@ -261,7 +261,21 @@ class PreprocessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
                 got=f"input_size = {list(self.input_size)}",
                 do="write for example input_size = [3, 224, 224]",
             )
-        for name, least, most in (("mean", -10, 10), ("std", 1e-6, 10)):  # below 1e-6, pixels in float32 overflow
+        self._check_pixels(("mean", -1e3, 1e3), ("std", 1e-6, 1e6))  # beyond, pixels in float32 overflow
+        if self.crop_pct is not None and not 0.1 <= self.crop_pct <= 4.0:
+            raise RecipeError(
+                f"preprocess.crop_pct is {self.crop_pct}, but must be a fraction of the resized image",
+                got=f"crop_pct = {self.crop_pct}",
+                do="choose a number from 0.1 to 4, usually 0.875 to 1",
+            )
+
+    def check_scale(self) -> None:
+        """RecipeError for a mean or std of pixels from 0 to 255. Only new stores are asked: from one that was made with
+        such numbers, samples can still be forgotten."""
+        self._check_pixels(("mean", -10, 10), ("std", 1e-6, 10))
+
+    def _check_pixels(self, *limits: tuple[str, float, float]) -> None:
+        for name, least, most in limits:
             given = getattr(self, name)
             if given is not None and not all(least <= value <= most for value in given):  # NaN is nowhere
                 raise RecipeError(
@@ -269,9 +283,3 @@ class PreprocessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
                     got=f"{name} = {list(given)}",
                     do="pixels are from 0 to 1: divide by 255 what was made for 0 to 255",
                 )
-        if self.crop_pct is not None and not 0.1 <= self.crop_pct <= 4.0:
-            raise RecipeError(
-                f"preprocess.crop_pct is {self.crop_pct}, but must be a fraction of the resized image",
-                got=f"crop_pct = {self.crop_pct}",
-                do="choose a number from 0.1 to 4, usually 0.875 to 1",
-            )

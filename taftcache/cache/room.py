@@ -11,6 +11,8 @@ from taftcache.cache.place.address import is_bucket
 from taftcache.errors import StoreWriteError
 from taftcache.names import readable_size
 
+LARGEST_BLOCK = 1 << 16  # some network file systems name megabytes, which a small file does not take
+
 
 def free_bytes(path: str | os.PathLike[str]) -> int | None:
     """Free bytes on the disk where ``path`` is, or will be; None in a bucket."""
@@ -19,7 +21,7 @@ def free_bytes(path: str | os.PathLike[str]) -> int | None:
 
 def taken_bytes(path: str | os.PathLike[str], sizes: Iterable[int]) -> int:
     """Bytes that files of these ``sizes`` take on the disk where ``path`` is, which gives each of them whole blocks."""
-    block = 1 if is_bucket(path) else os.statvfs(_nearest(path)).f_frsize
+    block = 1 if is_bucket(path) else min(os.statvfs(_nearest(path)).f_frsize, LARGEST_BLOCK)
     return sum(-(-size // block) * block for size in sizes)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.fault import intact
@@ -93,6 +93,8 @@ def forgotten_numbers(store: FeatureStore) -> Callable[[str], list[int] | None]:
     return receipts
 
 
+MADE_AGAIN = "a component or model of this store that was made again or destroyed for what was forgotten here"
+
 RETURNED = "made with a component that was forgotten in its store, and imported again since"
 
 
@@ -105,22 +107,42 @@ def again_note(store: FeatureStore, name: str, receipts: Iterable[int]) -> str:
     )
 
 
+def own_note(store: FeatureStore, name: str, receipts: Iterable[int]) -> str:
+    """What is said of an imported component that is an old one of the store's own."""
+    return (
+        f"{name}: its numbers are those of {MADE_AGAIN} {by_receipts(receipts)}, and compositions take them in again; "
+        f"audit reports it: taftcache forget {typed(store.path)} --component {shard_of(name)}"
+    )
+
+
 def again_notes(store: FeatureStore, names: Iterable[str]) -> list[str]:
     """The same of those of the components that say of themselves that they came again: none is read."""
     since = {name: store.objects()[name].meta.get(AGAIN) for name in names if name in store.objects()}
     return [again_note(store, name, [at] if at else []) for name, at in since.items() if isinstance(at, int)]
 
 
-def withdrawn(store: FeatureStore) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Imported components with numbers that were forgotten here, or of a component trained on rows that were, and the
-    receipts that say so: those that were there then, under another name, and those that were taken in again since."""
-    stayed, again = dict[str, list[int]](), dict[str, list[int]]()
+class Withdrawn(NamedTuple):
+    """Imported components with numbers that a request took from here, and the receipts that say so.
+
+    stayed: of a forgotten component, which were there then under another name. again: which were taken in again since.
+    own: of a component or model of the store's own that was made again or destroyed, because its rows left.
+    """
+
+    stayed: dict[str, list[int]]
+    again: dict[str, list[int]]
+    own: dict[str, list[int]]
+
+
+def withdrawn(store: FeatureStore) -> Withdrawn:
+    """See ``Withdrawn``."""
+    found = Withdrawn({}, {}, {})
     if not (store.manifest.tombstones or store.tombstone_file.more_than(())):  # else all would be read
-        return stayed, again
+        return found
     receipts_of = forgotten_numbers(store)
     for name, numbers in numbers_of(store, imported(store)).items():
         if (receipts := receipts_of(numbers)) is not None:
             since = store.objects()[name].meta.get(AGAIN)
             known = isinstance(since, int) and since >= max(receipts, default=0)
-            (again if known else stayed)[name] = receipts
-    return stayed, again
+            named = store.is_forgotten(NUMBERS + numbers)
+            (found.own if not named else found.again if known else found.stayed)[name] = receipts
+    return found

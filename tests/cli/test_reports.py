@@ -159,12 +159,12 @@ def test_json_of_every_command(cli, store, images, tmp_path):
         (("gc", store, "--dry-run"), GC),
         (("influence", store, "--sample", sample), INFLUENCE),
         (("influence", store, "--query", next(images.glob("*/*.png"))), QUERY),
-        (("export-component", store, "000", tmp_path / "one.safetensors"), COMPONENT),
-        (("import-component", store, tmp_path / "one.safetensors"), COMPONENT),
         (("compare", file, *(x for o in few for x in ("--set", o))), COMPARE),
         (("forget", store, "--sample", sample), FORGET),
         (("audit", store), AUDIT),
         (("receipts", store, "--sample", sample), RECEIPTS),
+        (("export-component", store, "000", tmp_path / "one.safetensors"), COMPONENT),
+        (("import-component", store, tmp_path / "one.safetensors"), COMPONENT),
     ]
     seen, on_page = {}, fields_by_command()
     for arguments, keys in calls:

@@ -160,6 +160,22 @@ def test_what_was_trained_on_forgotten_rows_is_known_again_within_the_store(stor
     assert note.startswith("components/again: this very component was forgotten here by receipt 1, by receipt 2, and")
 
 
+def test_an_old_component_of_the_stores_own_is_found_when_it_is_imported_after_the_request(store, tmp_path):
+    """Only its rows were forgotten, so nobody has let it in again: it was taken for an owner's change of mind."""
+    (out := tmp_path / "out").mkdir()
+    file = taftcache.export_component(store, "000", out / "site.safetensors").file
+    with open_store(store) as opened:
+        gone = opened.shard("000").sample_ids[0]
+    taftcache.forget(store, [gone])
+    (note,) = [n for n in taftcache.import_component(store, file, "old").notes if "for what was forgotten here" in n]
+    assert note.startswith("components/old: its numbers are those of a component or model of this store that was made")
+    assert "by receipt 1, and compositions take them in again" in note
+    found = taftcache.audit(store, also=[out]).findings
+    assert {Path(one.where).name for one in found} == {"old", "site.safetensors"}
+    taftcache.forget(store, components=["old"])
+    assert taftcache.audit(store).findings == []
+
+
 def _without_numbers(store: Path) -> None:
     """Receipts as earlier releases wrote them."""
     forge_ledger(store, lambda entries: [{k: v for k, v in e.items() if k != "numbers_before"} for e in entries])

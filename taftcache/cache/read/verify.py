@@ -74,8 +74,9 @@ def check_files(root: Home, shards: Iterable[Shard], objects: Iterable[ObjectRef
 
     Nothing but shard manifests is read, so that a file which was changed and kept its size is not noticed.
     """
+    shards = list(shards)
+    there = _sizes(root, "shards" if shards[1:] else shards[0].at) if shards else {}  # a bucket is asked once
     for shard in shards:
-        there = root.sizes(shard.at)
         for name, part in shard.listing.objects.items():
             if (problem := _misfit(root, there, f"{shard.at}/{name}", part.size)) is not None:
                 raise shard.fault(name, problem).error()
@@ -83,9 +84,16 @@ def check_files(root: Home, shards: Iterable[Shard], objects: Iterable[ObjectRef
     for ref in objects:
         folder = ref.path.rpartition("/")[0]
         if folder not in folders:
-            folders[folder] = root.sizes(folder)
+            folders[folder] = _sizes(root, folder)
         if (problem := _misfit(root, folders[folder], ref.path, ref.size)) is not None:
             raise Fault(file=ref.path, problem=problem).error()
+
+
+def _sizes(root: Home, folder: str) -> dict[str, int]:
+    try:
+        return root.sizes(folder)
+    except OSError as error:
+        raise Fault(file=folder, problem=unreadable(root, folder, error)).error() from None
 
 
 def _misfit(root: Home, there: Mapping[str, int], file: str, size: int) -> str | None:

@@ -114,6 +114,8 @@ def extract(
     if exists and (done := _complete(recipe, forgotten_of, progress, begin)) is not None:
         remember(path, recipe)
         return done
+    if not exists:
+        recipe.preprocess.check_scale()
     source, test, aside = open_images(recipe.data, path, forgotten_of=forgotten_of)
     shards = plan_images(recipe, source, test)
     beside, unasked = remembered(path, forgotten_of, source, test)

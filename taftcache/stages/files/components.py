@@ -22,7 +22,15 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreWriteError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.component_file import numbers_digest, read_header
-from taftcache.model.members import again_note, again_notes, forgotten_numbers, imported, numbers_of, recorded_members
+from taftcache.model.members import (
+    again_note,
+    again_notes,
+    forgotten_numbers,
+    imported,
+    numbers_of,
+    own_note,
+    recorded_members,
+)
 from taftcache.model.meta import TRAINED_ON, ComponentMeta, Stated, TrainedOn, checked, stated_rows
 from taftcache.names import (
     AGAIN,
@@ -31,6 +39,7 @@ from taftcache.names import (
     HEAD,
     MEAN,
     MODELS,
+    NUMBERS,
     PRIVATE,
     STATED,
     WEIGHTED,
@@ -184,7 +193,8 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     own |= {} if promise is None else {STATED: msgspec.to_builtins(promise)}
     numbers = given.numbers
     receipts = forgotten_numbers(store)(numbers)
-    own |= {} if receipts is None else {AGAIN: max(receipts, default=0)}
+    named = store.is_forgotten(NUMBERS + numbers)  # itself, and not only rows that it was trained on
+    own |= {AGAIN: max(receipts, default=0)} if receipts is not None and named else {}
     component = Component(base.digest, given.layout, given.delta, own)
     full = component_of(name)
     there = store.objects().get(full)
@@ -217,7 +227,7 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
             *scale_notes(objectives),
             *([NO_RECEIPT.format(store=typed(store.path), name=name)] if other else []),
             *(TWIN.format(other=name, name=full) for name in same),
-            *([] if receipts is None else [again_note(store, full, receipts)]),
+            *([] if receipts is None else [(again_note if named else own_note)(store, full, receipts)]),
             *([PROMISE_STAYS] if PRIVATE in given.meta else [NO_PROMISE] if noisy else []),
         ],
     )

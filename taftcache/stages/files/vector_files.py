@@ -143,10 +143,11 @@ def _from_text(path: Path, columns: Columns, aside: str | None) -> Vectors:
 
 
 def _check_heading(path: Path, table: Mapping[str, Sequence[str]]) -> None:
-    """DataError if a table's names are those of a sample: half are fractions, and one is a value of its column, as a
-    class is. Whole numbers are the names that pandas gives, and wavelengths, say, are fractions."""
-    fractions = [name for name in table if _is_number(name) and not name.lstrip("-").isdecimal()]
-    if 2 * len(fractions) >= len(table) and any(name in cells for name, cells in table.items()):
+    """DataError if a table's names are those of a sample: half are fractions, and another is a value of its column,
+    as a class is. Whole numbers are the names that pandas gives, and wavelengths, say, are fractions."""
+    fractions = {name for name in table if _is_number(name) and not name.lstrip("-").isdecimal()}
+    others = (cells for name, cells in table.items() if name not in fractions and name in cells)
+    if 2 * len(fractions) >= len(table) and any(others):
         raise no_heading(path, [*table], "x1,x2,label")
 
 

@@ -34,7 +34,7 @@ from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheErro
 from taftcache.model.component import Component
 from taftcache.model.component_file import numbers_digest
 from taftcache.model.description import DESCRIPTION, read_description
-from taftcache.model.members import forgotten_numbers, imported, withdrawn
+from taftcache.model.members import MADE_AGAIN, forgotten_numbers, imported, withdrawn
 from taftcache.model.saved import CARD, WEIGHTS, under
 from taftcache.names import NUMBERS, ROWS_OF, by_receipts, counted, first_few, is_model, told_apart
 from taftcache.privacy.statement import audit_statement
@@ -339,8 +339,7 @@ class _Known:
         if self.store.is_forgotten(NUMBERS + own):
             text = f"it has the numbers of a component that was forgotten here {by_receipts(receipts)}"
             return _Verdict("found", text, do=WITHDRAWN)
-        made = "a component or model made from what was forgotten here"
-        return _Verdict("found", f"it has the numbers of {made} {by_receipts(receipts)}")
+        return _Verdict("found", f"it has the numbers of {MADE_AGAIN} {by_receipts(receipts)}")
 
     @cached_property
     def _receipts(self) -> Callable[[str], list[int] | None]:
@@ -359,9 +358,9 @@ class _Known:
 
     @cached_property
     def _there(self) -> frozenset[str | None]:
-        stayed, _ = withdrawn(self.store)
+        gone = withdrawn(self.store)
         found = set[str | None]()
-        for name in filter(is_model, self.store.objects().keys() - stayed.keys()):
+        for name in filter(is_model, self.store.objects().keys() - gone.stayed.keys() - gone.own.keys()):
             with suppress(StoreError):  # verify has said it
                 found.add(_numbers(self.store.read_object(name)))
         return frozenset(found)

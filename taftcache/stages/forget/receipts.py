@@ -154,8 +154,8 @@ class Answer:
     at this place. beside: whether only the file beside the store knows that it was forgotten. Its receipt is then not
     in this store. alike: an id that differs only in its Unicode form, or of which it is what a terminal shows, if
     there is one. Given for an unknown id if the store has the other one, for a forgotten one if a request named it.
-    in_group: how many other samples of its group (``data.group``) the store has. None without groups, and in a store
-    that may not open its images here.
+    in_group: how many other samples of its group (``data.group``) the store has. None without groups, in a store of
+    vectors, and in one that may not open its images here.
     same_end: for an unknown id: the ids that end as it does, as a path does whose images have moved, and the state of
     each. outside: whether it is unknown and a path that does not lie in the folder of images that the store names.
     """
@@ -285,7 +285,7 @@ def receipts(store: Place, samples: Sequence[str] = ()) -> ReceiptsReport:
     again = dict[str, list[int]]()
     if not samples:
         with suppress(StoreError):  # a key that cannot be read: without ids, the receipts need none
-            again = withdrawn(store)[1]
+            again = withdrawn(store).again
     return ReceiptsReport(
         store=store.path,
         root_digest=store.root_digest,

@@ -22,7 +22,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import mean_token_norm, token_norm_sum
 from taftcache.cache.write.sweep import TRANSACTION
 from taftcache.errors import FormatError, StoreError
-from taftcache.model.members import withdrawn
+from taftcache.model.members import MADE_AGAIN, withdrawn
 from taftcache.names import CLASS, COMPONENT, by_receipts, counted, is_from_macos, shard_of, typed
 from taftcache.stages.file_texts import headers, read_texts
 from taftcache.stages.forget.finding import UNFINISHED, Findings
@@ -127,9 +127,9 @@ def check_names(store: FeatureStore, to: Findings) -> None:
 
 
 def check_withdrawn(store: FeatureStore, to: Findings) -> list[str]:
-    """Find components with the numbers of one that was forgotten under another name. Returns those that were imported
-    again since, whose owners may have changed their mind: a note names them."""
-    stayed, again = withdrawn(store)
+    """Find components with the numbers of one that was forgotten under another name, or that the store made again.
+    Returns those that were imported again since, whose owners may have changed their mind: a note names them."""
+    stayed, again, own = withdrawn(store)
     back = {name.removeprefix(COMPONENT) for name in store.returned()}  # `check_beside` reports these
     for name, receipts in (stayed | again).items():
         forgot = f"its numbers are those of a component that was forgotten here {by_receipts(receipts)}"
@@ -138,6 +138,9 @@ def check_withdrawn(store: FeatureStore, to: Findings) -> list[str]:
             to.found("forgotten component", name, forgot, f"{out}; or, if it may stay, import its file again")
         elif name in again:
             to.notes.append(f"{name}: {forgot}, and it was imported again since; if that was not meant: {out}")
+    for name, receipts in own.items():
+        of = f"its numbers are those of {MADE_AGAIN} {by_receipts(receipts)}"
+        to.found("forgotten component", name, of, f"taftcache forget {typed(store.path)} --component {shard_of(name)}")
     return [*again]
 
 

@@ -82,7 +82,10 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Against(Difference):
-    """The store's default ``model`` beside the linear probe ``probe``."""
+    """The store's default model beside the linear probe.
+
+    ahead, interval, verdict: see ``Difference``. probe: the linear probe.
+    """
 
     model: str
     probe: Probe

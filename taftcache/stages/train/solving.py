@@ -86,11 +86,17 @@ def check_head_fits(
         beside = size.left_out_bytes(left_out) if left_out else 0
         return max(size.solve_bytes(chosen=chosen), beside) + size.block_bytes(float64_rows(config), chosen=chosen)
 
-    needed, free = bytes_if(chosen), free_memory(device)
-    # "auto" takes part of what is left; of a number, no more than all rows
-    kept = 0 if recipe.solver.memory == "auto" else min(parse_bytes(recipe.solver.memory), 8 * rows * size.numbers)
+    def kept_if(chosen: bool) -> int:
+        if recipe.solver.memory == "auto":  # takes part of what is left
+            return 0
+        most, every = parse_bytes(recipe.solver.memory), 8 * rows * size.numbers
+        if chosen or left_out:
+            return min(most, every)
+        return every if every <= most // 4 else 0  # a solve at one λ keeps all of them or none
+
+    needed, free, kept = bytes_if(chosen), free_memory(device), kept_if(chosen)
     if needed + kept > free:
-        rest = bytes_if(False) + kept
+        rest = bytes_if(False) + kept_if(False)
         given = f"; with a number for objective.ridge {readable_size(rest)}" if rest < needed + kept else ""
         given += f"; {readable_size(kept)} of it are for rows (solver.memory)" if kept else ""
         raise SolveError(

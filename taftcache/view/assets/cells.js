@@ -80,6 +80,7 @@ export function pictureCells(open) {
 function onPaper(node, at, lay) {
   const said = quiet("", { class: "quiet paper" });
   const print = () => {
+    if (!at.rows.length) return said.remove();
     node.style.width = Math.min(PAPER, node.offsetWidth) + "px";
     lay();
     const first = Math.floor(node.scrollTop / at.high),

@@ -58,11 +58,12 @@ export function watchColumns(region, inner) {
 
 export function sayHidden(region) {
   const { left, right } = region.getBoundingClientRect();
-  const named = (out) =>
-    [...region.querySelectorAll("th")]
+  const named = (out) => {
+    const all = [...region.querySelectorAll("th")]
       .filter((head) => out(head.getBoundingClientRect()))
-      .map((head) => head.textContent || "…")
-      .join(", ");
+      .map((head) => head.textContent || "…");
+    return all.slice(0, 6).join(", ") + (all.length > 6 ? ` and ${all.length - 6} more` : "");
+  };
   const before = named((head) => head.left < left - 1),
     after = named((head) => head.right > right + 1);
   const said = [before && `← ${before}`, after && `${after} →`].filter(Boolean).join("   ");

@@ -5,7 +5,7 @@ import { chart, css, namesAxis } from "./charts.js";
 import { chartNumbers } from "./chart_numbers.js";
 import { card, h, judgement, link, scrolled, section, table } from "./elements.js";
 import { bytes, count, counted, noun, percent, short, upper } from "./numbers.js";
-import { hue } from "./palette.js";
+import { shade } from "./palette.js";
 import { uncovered } from "./privacy.js";
 import { judged, modelTitle, noModel, shardNumber, state, waiting } from "./state.js";
 
@@ -138,9 +138,9 @@ function rowsChart(place, r) {
       name: x.name,
       type: "bar",
       stack: "all",
-      color: hue(k),
+      color: shade(k, S),
       // where one ends and the next begins, whatever their colours
-      itemStyle: { borderColor: css("--back"), borderWidth: K > 40 ? 0 : 1 },
+      itemStyle: { borderColor: css("--back"), borderWidth: K > 40 || S > 10 ? 0 : 1 },
       data: r.classes.map((name) => rowsIn(x, name)),
     })),
   });

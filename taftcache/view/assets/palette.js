@@ -19,6 +19,11 @@ const cycle = (list, k) => list[k % list.length];
 
 // Of the thing number k. Where there are more things than colours, the next of a colour has another symbol.
 export const hue = (k) => cycle(PALETTE[theme()], k);
+// Of one of many things whose symbols are too small to tell, or that have none.
+export const shade = (k, total) =>
+  total <= 10
+    ? hue(k)
+    : `hsl(${(k * 137.508) % 360} 60% ${theme() === "light" ? 24 + 6 * (k % 3) : 62 + 9 * (k % 3)}%)`;
 // Those that ECharts draws of many points too.
 const SYMBOLS = ["circle", "rect", "triangle", "diamond", "arrow"];
 export const symbol = (k) => cycle(SYMBOLS, k + Math.floor(k / 10));

@@ -1,7 +1,7 @@
 // The rows of the map in groups of one colour.
 import { css } from "../charts.js";
 import { short } from "../numbers.js";
-import { hue, ramp, symbol } from "../palette.js";
+import { hue, ramp, shade, symbol } from "../palette.js";
 import { className, judge, ready, shardName, state, trainedOn, UNKNOWN } from "../state.js";
 
 export const colours = () =>
@@ -21,6 +21,8 @@ const ALL = [
   ["norm", "norm of the vector"],
 ];
 
+const SYMBOLS_SEEN = 5000; // points above which they are too small to tell one symbol from another
+
 // By the colour that is chosen, each group a series: [name, colour, rows, symbol].
 export function groups(rows) {
   const { classes, margin } = judge(),
@@ -33,10 +35,14 @@ export function groups(rows) {
 
 function byName(rows, column) {
   const shards = state.colour === "shard",
-    name = shards ? shardName : className;
-  return split(rows, (row) => column[row]).map(([k, part]) =>
-    k === UNKNOWN ? ["unknown", css("--quiet"), part, "circle"] : [name(k), hue(k), part, symbol(k)],
-  );
+    name = shards ? shardName : className,
+    total = (shards ? state.overview.shards : state.overview.report.classes).length,
+    drawn = rows.length > SYMBOLS_SEEN ? (k) => [shade(k, total), "rect"] : (k) => [hue(k), symbol(k)];
+  return split(rows, (row) => column[row]).map(([k, part]) => {
+    if (k === UNKNOWN) return ["unknown", css("--quiet"), part, "circle"];
+    const [color, sign] = drawn(k);
+    return [name(k), color, part, sign];
+  });
 }
 
 function byRight(rows, found) {

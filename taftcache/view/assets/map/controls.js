@@ -45,7 +45,7 @@ export function mapControls(on) {
   });
   const space = unlasso((value) => (state.space = value));
   const lasso = button("Lasso", null, { id: "lasso", "aria-pressed": "false" }),
-    take = button("Take what is in view", null, { id: "take" });
+    take = button("Take the view", null, { id: "take" });
   const found = searchResult();
   const node = h(
     "div",

@@ -2,6 +2,8 @@
 import { state } from "../state.js";
 import { placed, places } from "./rows.js";
 
+let listening = null; // of the map that is shown: it must not keep those that were left
+
 // On a map's chart: one button switches it on, and off as Escape does, the other takes what is in view instead. drawn()
 // is called with state.lasso set, off() once it is switched off without. Returns {arm, armed, again}.
 export function mapLasso(made, { lasso: button, take: view }, drawn, off) {
@@ -12,7 +14,11 @@ export function mapLasso(made, { lasso: button, take: view }, drawn, off) {
     on = wanted;
     last = null;
     button.setAttribute("aria-pressed", on);
-    document[on ? "addEventListener" : "removeEventListener"]("keydown", escape);
+    if (on || listening === escape) {
+      document.removeEventListener("keydown", listening);
+      listening = on ? escape : null;
+      document.addEventListener("keydown", listening);
+    }
     if (made.isDisposed()) return;
     if (!on) made.getZr().trigger("mouseup", { offsetX: 0, offsetY: 0, event: {} }); // of a line that is half drawn
     made.dispatchAction({
