@@ -38,7 +38,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreWriteError
 from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION, read_description
-from taftcache.model.members import RETURNED
+from taftcache.model.members import MADE_AGAIN, RETURNED
 from taftcache.model.programs import PROGRAM
 from taftcache.model.saved import CARD, WEIGHTS
 from taftcache.names import EXACT, HEAD, MEAN
@@ -127,7 +127,7 @@ def test_files_of_components_and_models_that_were_trained_on_what_was_forgotten(
     assert (report.findings, report.unsure) == ([], 0), "nothing was trained on a held-out row"
     taftcache.forget(store, [gone], mode=mode)
     report = taftcache.audit(store, also=[out])
-    text = "it has the numbers of a component or model made from what was forgotten here by receipt 2"
+    text = f"it has the numbers of {MADE_AGAIN} by receipt 2"
     assert [(f.where, f.problem) for f in report.findings] == [
         (str(file), text) for name, file in sorted(files.items()) if name != "components/001"
     ]
@@ -258,7 +258,7 @@ def test_a_model_that_claims_the_present_root_has_the_numbers_that_are_there(sto
     about, now = (tmp_path / name / DESCRIPTION for name in ("old", "new"))
     about.write_text(json.dumps(json.loads(about.read_text()) | {"root_digest": taftcache.inspect(store).root_digest}))
     (found,) = taftcache.audit(store, also=[tmp_path / "old"]).findings
-    assert found.problem.startswith("it has the numbers of a component or model made from what was forgotten")
+    assert found.problem.startswith(f"it has the numbers of {MADE_AGAIN}")
     _without_numbers(store)
     taftcache.export_model(store, tmp_path / "new")
     present = {"root_digest": read_description(now.parent).root_digest}

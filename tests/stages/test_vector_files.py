@@ -86,7 +86,7 @@ def refuse_texts(file: Path) -> None:
         "0.5,7e-1,0\n0.7,2,1\n1.5,-3,0\n": sample,
         "0,1,2\n0.7,2,1\n1.5,-3,0\n": "no labels named",  # as pandas calls columns
         "400.5,500.5,kind\n0.7,2,0\n1.5,-3,1\n": "no labels named",  # wavelengths
-        "0.0,0.5,kind\n0.0,2,ant\n1.5,-3,bee\n": "no labels named",  # times, and one cell as its column
+        "0.0,0.5,kind\n0.0,2,7\n1.5,-3,8\n": "no labels named",  # times, and one cell as its column
     }.items():
         file.write_text(text)
         refuse(file, says)

@@ -112,7 +112,7 @@ def test_paper_has_what_the_page_folds(browse, server):
     page.tab.emulate_media(media="print")
     assert page.tab.is_visible(".numbers td")
     assert not page.tab.is_visible(".key input")
-    assert page.tab.evaluate("getComputedStyle(document.querySelector('section')).breakInside") == "avoid"
+    assert page.tab.evaluate("getComputedStyle(document.querySelector('section .chart')).breakInside") == "avoid"
     page.tab.emulate_media(media="screen")
     page.go("ledger")
     page.tab.emulate_media(media="print")

@@ -88,8 +88,7 @@ AREAS = (
         "Place Picture Overrides Loss Executor Layout Score Calibration Alike Match Against Difference ValueAccuracy "
         "Probe Fault Integrity ShardFigures ClassInShard Activations Suspect Outlier Pair InfluentialSample "
         "RidgeChoice SolveStats JudgedCertificate RenewedCertificate CheckedCertificate HeldOutChange Receipt Proof "
-        "Answer Finding Pin Budget "
-        "CompareSpec ExtractSpec ForgetSpec",
+        "Answer Finding PartedGroup Pin Budget CompareSpec ExtractSpec ForgetSpec",
     ),
     Area(
         "errors",
