@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -177,9 +178,11 @@ def test_an_extraction_is_estimated_before_it_starts(tmp_path):
         t, d = store.shards[0].tokens_shape
         whole = sum(-(-shard.rows // shard.chunk_rows) * shard.chunk_rows for shard in [*store.shards, store.held_out])
         weights = sum(tensor.nbytes for tensor in load(store.read_object(TAIL)).values())
-        assert said.bytes == whole * t * d * 2 + weights
+    files = [f for f in recipe.store_path.rglob("*") if f.is_file()]
+    rounding = os.statvfs(tmp_path).f_frsize * len(files)  # each takes whole blocks
+    assert whole * t * d * 2 + weights <= said.bytes <= whole * t * d * 2 + weights + rounding
     chunks = sum(f.stat().st_size for f in recipe.store_path.rglob("tokens/c*"))
-    assert said.bytes == pytest.approx(chunks + weights, rel=1e-3)
+    assert chunks + weights == pytest.approx(whole * t * d * 2 + weights, rel=1e-3)
 
 
 def test_the_recipes_of_the_paper_name_them():

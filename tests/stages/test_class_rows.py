@@ -469,7 +469,8 @@ def test_no_member_is_left_out_because_its_file_came_anew_without_its_rows(path,
         main(came.next.split()[1:])
     with FeatureStore(path) as store:
         assert "components/berlin" in store.objects()[WEIGHTED if kept else MEAN].meta["coefficients"]
-    assert taftcache.audit(path).findings == []
+    saw = ["components/bern"] if leaves == "a sample" else []  # that of 000, which lost the sample
+    assert [found.where for found in taftcache.audit(path).findings] == saw
     assert taftcache.import_component(path, file, "berlin").next == ""
 
 

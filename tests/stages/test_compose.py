@@ -61,11 +61,9 @@ def test_any_coefficients(store, weights):
         ]  # dropped, for it is stale
 
 
-@pytest.mark.parametrize(
-    ("weights", "error"), [({"000": 0.5, "001": 0.6}, CompositionError), ({"000": 1.0}, RecipeError)]
-)
-def test_coefficients_that_do_not_fit(store, weights, error):
-    with open_store(store) as opened, pytest.raises(error):
+@pytest.mark.parametrize(("weights", "says"), [({"000": 0.5, "001": 0.6}, "sum to 1.1"), ({"000": 1.0}, "001")])
+def test_coefficients_that_do_not_fit(store, weights, says):
+    with open_store(store) as opened, pytest.raises(RecipeError, match=says):
         taftcache.compose(opened, asking(opened, mode="weighted", weights=weights))
 
 
@@ -283,7 +281,7 @@ def test_forgetting_names_what_was_imported(finished, tmp_path):
         report = taftcache.forget(store, [sample])
         assert planned.notes == report.notes
         assert "components/elsewhere" in report.notes[0]
-        assert store.ledger()[-1]["notes"] == report.notes
+        assert store.ledger()[-1]["notes"] == report.notes[:1]
     assert taftcache.audit(path).notes[-1] == report.notes[0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -249,7 +250,9 @@ def test_a_recipe_for_what_lies_there(place, kind):
     if kind in ("folder", "saved"):
         extracted = taftcache.extract(recipe)
         assert extracted.shards == report.estimate.rows
-        assert extracted.bytes == pytest.approx(report.estimate.bytes, rel=0.1)
+        files = [f for f in recipe.store_path.rglob("*") if f.is_file()]
+        rounding = os.statvfs(place).f_frsize * len(files)  # each takes whole blocks
+        assert 0.9 * extracted.bytes <= report.estimate.bytes <= 1.1 * extracted.bytes + rounding
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
@@ -41,7 +42,9 @@ def test_a_float16_store_becomes_the_one_in_8_bits(finished, extracted, tmp_path
         files = [f for s in (*store.shards, store.held_out) for f in s.manifest.objects.items()]
         kept = sum(file.size for name, file in files if name.startswith(("tokens/c.", "scales/c.")))
         weights = store.objects()["base/tail"].size
-    assert kept < taftcache.estimate(recipe(tmp_path / "other", store=EIGHT)).bytes <= kept + weights
+    there = [f for f in extracted.rglob("*") if f.is_file()]
+    rounding = os.statvfs(tmp_path).f_frsize * len(there)  # each takes whole blocks
+    assert kept < taftcache.estimate(recipe(tmp_path / "other", store=EIGHT)).bytes <= kept + weights + rounding
 
 
 def test_8_bits_made_floats_are_not_taken_for_an_extraction(extracted, tmp_path):

@@ -106,7 +106,7 @@ def test_what_knows_the_forgotten_is_said_to_lie_outside_of_a_volume(tmp_path, m
             if state == "unwritable":
                 (tmp_path / "r.forgotten.partial").mkdir()
             notes = [n for n in forget(tmp_path / name, names(12)[0]).notes if f"{name}.forgotten" in n]
-        assert [state in n.replace("cannot be written", "unwritable") for n in notes] == [True] * (state != "plain")
+        assert [state in n.replace("lacks some of", "unwritable") for n in notes] == [True] * (state != "plain")
 
 
 def test_one_by_one_is_all_at_once(photographed, tmp_path):

@@ -309,7 +309,7 @@ def test_another_split_is_appended(images, tmp_path, monkeypatch, kind):
     elif kind == "timm":
         opened = lambda name, *, root, split: OfTimm(splits[split])  # noqa: E731
         monkeypatch.setattr("taftcache.backbone.sources.timm_dataset.create_dataset", opened)
-        place, more = Path("torch/of"), {"source": "timm"}
+        place, more = Path("torch/of"), {"source": "timm", "root": str(tmp_path)}
     else:
         place, (pixels, labels) = place.with_suffix(".npz"), digits()
         parts = {split: (pixels[rows], labels[rows] % 3) for split, rows in splits.items()}
