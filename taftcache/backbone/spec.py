@@ -167,6 +167,10 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             return ("root",)
         return {"digits": (), "table": ("train", "test", "root")}.get(self.source, ("train", "test"))
 
+    def in_id(self, sample_id: str) -> re.Match[str] | None:
+        """What ``group`` finds in an id, in the Unicode form NFC; None if it finds nothing, or if there is none."""
+        return None if self.group is None else re.search(self.group, normalize("NFC", sample_id))
+
     def group_of(self, sample_id: str) -> str:
         """The group of a sample: text of its id, in the Unicode form NFC; the id itself if it is in no other group.
 
@@ -175,7 +179,7 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """
         if self.group is None:
             return sample_id
-        found = re.search(self.group, normalize("NFC", sample_id))
+        found = self.in_id(sample_id)
         name = found[min(1, found.re.groups)] if found else None
         if found and not (name or found[0]):
             raise RecipeError(

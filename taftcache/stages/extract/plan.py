@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from unicodedata import normalize
 
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.spec import DataSpec
@@ -70,7 +68,7 @@ def group_notes(data: DataSpec, shards: Iterable[PlannedShard]) -> list[str]:
     if ids and len(alone) == len(ids):
         raise RecipeError(
             f"data.group matches a part of none of {counted(len(ids), 'id')}"
-            if not any(re.search(data.group, normalize("NFC", i)) for i in ids)
+            if not any(map(data.in_id, ids))
             else "data.group matches every id as a whole, so that no two samples share a group",
             got=f"data.group = {data.group!r}; the first id: {min(ids)!r}",
             do="write a regular expression for what the ids of a group share, or leave it out",

@@ -129,18 +129,21 @@ def check_names(store: FeatureStore, to: Findings) -> None:
 def check_withdrawn(store: FeatureStore, to: Findings) -> list[str]:
     """Find components with the numbers of one that was forgotten under another name, or that the store made again.
     Returns those that were imported again since, whose owners may have changed their mind: a note names them."""
+
+    def out(name: str) -> str:
+        return f"taftcache forget {typed(store.path)} --component {shard_of(name)}"
+
     stayed, again, own = withdrawn(store)
     back = {name.removeprefix(COMPONENT) for name in store.returned()}  # `check_beside` reports these
     for name, receipts in (stayed | again).items():
         forgot = f"its numbers are those of a component that was forgotten here {by_receipts(receipts)}"
-        out = f"taftcache forget {typed(store.path)} --component {shard_of(name)}"
         if name in stayed and shard_of(name) not in back:
-            to.found("forgotten component", name, forgot, f"{out}; or, if it may stay, import its file again")
+            to.found("forgotten component", name, forgot, f"{out(name)}; or, if it may stay, import its file again")
         elif name in again:
-            to.notes.append(f"{name}: {forgot}, and it was imported again since; if that was not meant: {out}")
+            to.notes.append(f"{name}: {forgot}, and it was imported again since; if that was not meant: {out(name)}")
     for name, receipts in own.items():
         of = f"its numbers are those of {MADE_AGAIN} {by_receipts(receipts)}"
-        to.found("forgotten component", name, of, f"taftcache forget {typed(store.path)} --component {shard_of(name)}")
+        to.found("forgotten component", name, of, out(name))
     return [*again]
 
 
