@@ -15,7 +15,7 @@ from taftcache.cache.format import layout, ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.fault import read_named
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest
-from taftcache.cache.place.address import new_home, spelled
+from taftcache.cache.place.address import is_bucket, new_home, spelled
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import WriterLock
@@ -146,8 +146,10 @@ def _check_place(source: FeatureStore, target: str | os.PathLike[str], files: Se
     """`check_foreign`; and, where no store is yet, `_check_state`, and room for the ``files`` that are not there yet: a
     copy that is refused leaves no lock file there."""
     check_foreign(root)
-    if not root.exists(FILE):
-        _check_state(source, target, TombstoneFile(target))
+    if root.exists(FILE):
+        return
+    _check_state(source, target, TombstoneFile(target))
+    if not is_bucket(target):
         there = {**root.sizes("shards"), **root.sizes("models"), **root.sizes("components"), **root.sizes("base")}
         rest = (file.size for file in files if there.get(file.path) != file.size)
         check_room(target, taken_bytes(target, rest), "name a place on another disk, or free some space on that one")

@@ -73,24 +73,35 @@ def twins(store: FeatureStore, names: Collection[str]) -> list[str]:
     return [name for name, each in numbers_of(store, imported(store)).items() if each in own and name not in names]
 
 
-def forgotten_numbers(store: FeatureStore) -> Callable[[str], list[int] | None]:
-    """Tells, by the digest of a component's numbers, the receipts that forgot it, or what it was trained on, as the
-    ledger says; None if neither was forgotten. The ledger is read once."""
+class ForgottenNumbers(NamedTuple):
+    """What is known here of a component's numbers that a request took away.
+
+    receipts: those that say so, as far as the ledger can be read. itself: whether the component was forgotten, and not
+    only rows that it was trained on.
+    """
+
+    receipts: list[int]
+    itself: bool
+
+
+def forgotten_numbers(store: FeatureStore) -> Callable[[str], ForgottenNumbers | None]:
+    """Tells, by the digest of a component's numbers, whether it was forgotten, or what it was trained on; None if
+    neither was. The ledger is read once."""
 
     def by_hash() -> tuple[bytes, list[dict[str, Any]]]:
         return ledger.read_key(store.root, store.manifest), store.ledger()
 
     key, entries = (intact(by_hash) if store.manifest.tombstone_key else None) or (b"", [])
 
-    def receipts(numbers: str) -> list[int] | None:
+    def known(numbers: str) -> ForgottenNumbers | None:
         text = NUMBERS + numbers
-        own, named = ledger.tombstone(text, key) if key else "", store.is_forgotten(text)
-        fields = (BEFORE, "ids") if named else (BEFORE,)  # "ids" may be long
+        own, itself = ledger.tombstone(text, key) if key else "", store.is_forgotten(text)
+        fields = (BEFORE, "ids") if itself else (BEFORE,)  # "ids" may be long
         lists = ((entry["seq"], entry.get(each)) for entry in entries for each in fields)
-        found = [seq for seq, each in lists if isinstance(each, list) and own in each]
-        return found if found or named else None
+        receipts = [seq for seq, each in lists if isinstance(each, list) and own in each]
+        return ForgottenNumbers(receipts, itself) if receipts or itself else None
 
-    return receipts
+    return known
 
 
 MADE_AGAIN = "a component or model of this store that was made again or destroyed for what was forgotten here"
@@ -138,11 +149,10 @@ def withdrawn(store: FeatureStore) -> Withdrawn:
     found = Withdrawn({}, {}, {})
     if not (store.manifest.tombstones or store.tombstone_file.more_than(())):  # else all would be read
         return found
-    receipts_of = forgotten_numbers(store)
+    forgotten = forgotten_numbers(store)
     for name, numbers in numbers_of(store, imported(store)).items():
-        if (receipts := receipts_of(numbers)) is not None:
+        if (gone := forgotten(numbers)) is not None:
             since = store.objects()[name].meta.get(AGAIN)
-            known = isinstance(since, int) and since >= max(receipts, default=0)
-            named = store.is_forgotten(NUMBERS + numbers)
-            (found.own if not named else found.again if known else found.stayed)[name] = receipts
+            known = isinstance(since, int) and since >= max(gone.receipts, default=0)
+            (found.own if not gone.itself else found.again if known else found.stayed)[name] = gone.receipts
     return found

@@ -95,7 +95,8 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     identity_error: how far Σ μ f(Δw_i) = f(Σ μ Δw_i) was off. start, from_mean: of the exact model, where its solve
     began, and ‖Δw − Δw_mean‖.
     privacy: the statement of a private one. imported: whether it came from another store. again: of one that came
-    though its numbers were forgotten here, the last receipt that said so; 0 if none did.
+    though its numbers were forgotten here, the last receipt that said so; 0 if none did. numbers: in a file that left
+    its store, the digest of its tensors.
     base_digest: of its base point; in the manifest alone, for the file has it beside the meta.
     """
 
@@ -119,6 +120,7 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     privacy: dict[str, Any] | None = None
     imported: bool | None = None
     again: int | None = None
+    numbers: str | None = None
     base_digest: str | None = None
 
     @property

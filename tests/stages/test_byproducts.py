@@ -203,7 +203,7 @@ def test_an_exported_model_is_known_to_be_a_component_that_was_forgotten(store, 
     """It names a state that no receipt knows, and a note said no more."""
     file = taftcache.export_component(store, "000", tmp_path / "site.safetensors").file
     part = Component.decode(file.read_bytes())
-    file.write_bytes(replace(part, delta=-part.delta).encode())
+    file.write_bytes(replace(part, delta=-part.delta, meta={}).encode())
     taftcache.import_component(store, file, "site")
     (out := tmp_path / "out").mkdir()
     for model in ("000", "site"):

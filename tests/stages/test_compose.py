@@ -308,7 +308,8 @@ def test_an_import_says_what_it_replaces_and_what_a_component_may_be_called(stor
 
     other = parcel.with_name("siteB_001.safetensors")
     given = Component.decode(parcel.read_bytes())
-    other.write_bytes(replace(given, delta=-given.delta).encode())
+    negative = replace(given, delta=-given.delta)
+    other.write_bytes(replace(negative, meta=given.meta | {"numbers": negative.numbers}).encode())
     assert "got: 'siteB_001' try: rename it, to siteb-001 say" in told(other)
     first = told(parcel, "--name", "siteb-001")
     assert "in place of" not in first
@@ -456,6 +457,18 @@ def test_a_damaged_component_is_refused(store, parcel, dtype):
         file = rounded(replace(given, delta=damaged), dtype, parcel.with_name("b"))
         with pytest.raises(FormatError, match=r"damaged or was changed.*\n  got: ‖Δw‖ = .*, stated "):
             taftcache.import_component(store, file, "elsewhere")
+    assert FeatureStore(store).root_digest == root
+
+
+@pytest.mark.law("A component whose numbers do not have the digest that it states is refused")
+def test_a_sign_that_flipped_is_found(store, parcel):
+    """The norm is as it was."""
+    given = Component.decode(parcel.read_bytes())
+    root = FeatureStore(store).root_digest
+    flipped = torch.cat([-given.delta[:1], given.delta[1:]])
+    parcel.write_bytes(replace(given, delta=flipped).encode())
+    with pytest.raises(FormatError, match=r"damaged or was changed.* digest that it states\n  got: \w{16}, stated "):
+        taftcache.import_component(store, parcel, "elsewhere")
     assert FeatureStore(store).root_digest == root
 
 

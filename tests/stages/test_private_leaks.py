@@ -39,6 +39,7 @@ STATEMENT = {
     "private", "relation", "mechanism", "epsilon", "delta", "releases", "clip", "sensitivity", "unit", "shards",
     "noise", "tuning", "not_covered",
 }  # fmt: skip
+ADDED = {TRAINED_ON, "numbers"}  # to what the store has: the second is a digest of Δw
 # Settings and the frozen layers: nothing here is a function of the rows.
 FEATURE_NAMES = {
     "backbone.model", "backbone.features", "backbone.precision", "backbone.weights_digest", "backbone.file_digest",
@@ -131,6 +132,7 @@ def test_neighbours_leave_alike_but_for_what_is_noisy(finished, tmp_path):
             assert described.pop("weights_digest")
             assert described["files"].pop("model.safetensors")
         assert all((t.get("meta") or t["component"]).pop("norm") > 0 for t in told)
+        assert len({t["meta"].pop("numbers") for t in told[:2]}) == 2  # of Δw, too
         said.append((told, [(out / leaf / "README.md").read_text(encoding="utf-8") for leaf in ("000", "mean")]))
     assert said[0] == said[1]
 
@@ -164,7 +166,7 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         file, folder = header(tmp_path / "out" / f"{leaf}.safetensors"), tmp_path / "out" / leaf
         described = json.loads((folder / "taftcache.json").read_text(encoding="utf-8"))
         assert set(file) == {"base_digest", "meta"}
-        assert set(file["meta"]) == {*fields, "rows", TRAINED_ON}, "of a mean, the sum of what its members released"
+        assert set(file["meta"]) == {*fields, "rows", *ADDED}, "of a mean, the sum of what its members released"
         assert set(file["meta"][TRAINED_ON]) == {"classes", "features", "objective"}, "no rows per class"
         assert set(file["meta"][TRAINED_ON]["features"]) == FEATURE_NAMES
         assert set(described["component"]) == fields
@@ -190,9 +192,9 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         plain = header(tmp_path / "plain.safetensors")["meta"]
         assert set(plain) == {
             "kind", "train", "shards", "rows", "converged", "status", "stats", "convergence", "certificate", "norm",
-            TRAINED_ON,
+            *ADDED,
         }  # fmt: skip
-        assert set(plain) - {TRAINED_ON} < set(PUBLIC)
+        assert set(plain) - ADDED < set(PUBLIC)
         report = taftcache.export_model(store, tmp_path / "plain")
         assert open_model(report.folder, device="cpu").component.meta.keys() <= set(PUBLIC)
         said = json.loads((report.folder / "taftcache.json").read_text(encoding="utf-8"))
@@ -213,7 +215,7 @@ def test_a_field_more_stays(private, tmp_path):
         meta = store.objects()["components/000"].meta
         rewritten(store, "components/000", largest=[1.5], stats={**meta["stats"], "clipped": 0.25})
         taftcache.export_component(store, "000", tmp_path / "one.safetensors")
-    assert set(header(tmp_path / "one.safetensors")["meta"]) == {*COMPONENT, TRAINED_ON}
+    assert set(header(tmp_path / "one.safetensors")["meta"]) == {*COMPONENT, *ADDED}
     assert set(header(tmp_path / "one.safetensors")["meta"]["stats"]) == {"rows_said", "learning_rate"}
 
 

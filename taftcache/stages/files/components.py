@@ -39,7 +39,6 @@ from taftcache.names import (
     HEAD,
     MEAN,
     MODELS,
-    NUMBERS,
     PRIVATE,
     STATED,
     WEIGHTED,
@@ -119,7 +118,8 @@ def export_component(store: Place, name: str, file: Path | str, *, force: bool =
 
     The file has the numbers that the store keeps, except the exact model's dual vectors, which say something about
     single rows. Of what is recorded with them, it has only what ``component.public_fields`` lists: no digest of the
-    rows, least of all of private ones. To that it adds ``TrainedOn``, which the store that imports it compares.
+    rows, least of all of private ones. To that it adds ``TrainedOn`` and a digest of the numbers, which the store that
+    imports it compares.
 
     Raises:
         ArgumentError: an empty name. StoreError: no such component. StoreWriteError: the file is there already with
@@ -134,7 +134,7 @@ def export_component(store: Place, name: str, file: Path | str, *, force: bool =
     said = public_fields(component.meta)
     if rows := stated_rows(said) or _rows_of_members(store, component.record):
         said["rows"] = rows  # of private members, the sum of what each was released with
-    said[TRAINED_ON] = trained_on(store, name).as_dict()
+    said |= {TRAINED_ON: trained_on(store, name).as_dict(), "numbers": component.numbers}
     data = replace(component, meta=said, dual=None).encode()
     store.check_may_leave()
     if changed := not (file.is_file() and file.read_bytes() == data):  # it is there if the stage runs again
@@ -168,7 +168,8 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
 
     Raises:
         RecipeError: no such file, or a name that belongs to a shard or a composition, or that the plan has for a
-            shard. FormatError: not a component as taftcache writes it, or its numbers have another norm than it states.
+            shard. FormatError: not a component as taftcache writes it, or its numbers have another norm or digest than
+            it states.
             CompositionError: of other classes or features than the store's, around another base point, of other
             parameters, or with numbers that are not finite in float32.
     """
@@ -192,9 +193,8 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     promise = Stated.of(given.meta)
     own |= {} if promise is None else {STATED: msgspec.to_builtins(promise)}
     numbers = given.numbers
-    receipts = forgotten_numbers(store)(numbers)
-    named = store.is_forgotten(NUMBERS + numbers)  # itself, and not only rows that it was trained on
-    own |= {AGAIN: max(receipts, default=0)} if receipts is not None and named else {}
+    gone = forgotten_numbers(store)(numbers)
+    own |= {AGAIN: max(gone.receipts, default=0)} if gone and gone.itself else {}
     component = Component(base.digest, given.layout, given.delta, own)
     full = component_of(name)
     there = store.objects().get(full)
@@ -227,7 +227,7 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
             *scale_notes(objectives),
             *([NO_RECEIPT.format(store=typed(store.path), name=name)] if other else []),
             *(TWIN.format(other=name, name=full) for name in same),
-            *([] if receipts is None else [(again_note if named else own_note)(store, full, receipts)]),
+            *([(again_note if gone.itself else own_note)(store, full, gone.receipts)] if gone else []),
             *([PROMISE_STAYS] if PRIVATE in given.meta else [NO_PROMISE] if noisy else []),
         ],
     )
@@ -283,7 +283,7 @@ def _checked(store: FeatureStore, file: Path, given: Component) -> tuple[Trained
 
 def _fitting(file: Path, data: bytes, given: Component, base: Base, train: Train) -> Component:
     """The component with its parameters in the order of the store's; CompositionError if they are others, or around
-    another base point, or not finite. FormatError if they do not have the norm that it states."""
+    another base point, or not finite. FormatError if they are not what it states."""
     if given.base_digest != base.digest:
         raise CompositionError(
             f"{file} was made around another base point than this store's components",
@@ -304,14 +304,23 @@ def _fitting(file: Path, data: bytes, given: Component, base: Base, train: Train
             got=f"{largest:.3g}",
             do=_EXPORT_AGAIN,
         )
-    norm, stated = given.delta.norm().item(), given.record.norm
-    if stated is not None and not abs(norm - stated) <= _norm_rounding(given.delta, norm):
-        raise FormatError(
-            f"cannot import {file}: it is damaged or was changed, for its numbers do not have the norm that it states",
-            got=f"‖Δw‖ = {norm:.6g}, stated {stated:.6g}",
-            do=_EXPORT_AGAIN,
-        )
+    _check_numbers(file, given)
     return given
+
+
+def _check_numbers(file: Path, given: Component) -> None:
+    """FormatError if the numbers do not have the norm that the file states or, unless it was rounded since, the digest.
+
+    The norm alone misses a sign that flipped.
+    """
+    norm, said, held = given.delta.norm().item(), given.record, _coarsest(given.delta)
+    changed = f"cannot import {file}: it is damaged or was changed, for its numbers do not have the"
+    if said.norm is not None and not abs(norm - said.norm) <= _norm_rounding(given.delta.numel(), norm, held):
+        got = f"‖Δw‖ = {norm:.6g}, stated {said.norm:.6g}"
+        raise FormatError(f"{changed} norm that it states", got=got, do=_EXPORT_AGAIN)
+    if said.numbers is not None and held == torch.float64 and given.numbers != said.numbers:
+        got = f"{given.numbers[:16]}, stated {said.numbers[:16]}"
+        raise FormatError(f"{changed} digest that it states", got=got, do=_EXPORT_AGAIN)
 
 
 def _composing(store: FeatureStore, asked: ComposeSpec) -> tuple[str, list[str]]:
@@ -329,17 +338,21 @@ def _composing(store: FeatureStore, asked: ComposeSpec) -> tuple[str, list[str]]
     ]
 
 
-def _norm_rounding(delta: Tensor, norm: float) -> float:
-    """How far the ``norm`` of Δw [n] may be from one that was taken in another order, and before the numbers were
-    rounded to the coarsest type that holds them.
+def _coarsest(delta: Tensor) -> torch.dtype:
+    """The coarsest type that holds all of the numbers as they are."""
+    coarse = (torch.bfloat16, torch.float16, torch.float32)
+    return next((dtype for dtype in coarse if torch.equal(delta, delta.to(dtype).double())), torch.float64)
+
+
+def _norm_rounding(n: int, norm: float, held: torch.dtype) -> float:
+    """How far the ``norm`` of ``n`` numbers may be from one that was taken in another order, and before they were
+    rounded to the type ``held``.
 
     With u = eps/2 of float64, a sum of n squares is off by n u of it in any order, its root by half of that and u more:
     both norms by (n + 2) u. A square may be lost if it is below the least normal number (tiny). A type's rounding moves
     a number by u of its own, or by its own tiny. eps in place of u leaves room for higher orders.
     """
-    coarse = (torch.bfloat16, torch.float16, torch.float32)
-    held = next((dtype for dtype in coarse if torch.equal(delta, delta.to(dtype).double())), torch.float64)
-    n, double, own = delta.numel(), torch.finfo(torch.float64), torch.finfo(held)
+    double, own = torch.finfo(torch.float64), torch.finfo(held)
     return ((n + 2) * double.eps + own.eps) * norm + sqrt(n) * (sqrt(double.tiny) + own.tiny)
 
 

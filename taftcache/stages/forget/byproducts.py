@@ -34,9 +34,9 @@ from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheErro
 from taftcache.model.component import Component
 from taftcache.model.component_file import numbers_digest
 from taftcache.model.description import DESCRIPTION, read_description
-from taftcache.model.members import MADE_AGAIN, forgotten_numbers, imported, withdrawn
+from taftcache.model.members import MADE_AGAIN, ForgottenNumbers, forgotten_numbers, imported, withdrawn
 from taftcache.model.saved import CARD, WEIGHTS, under
-from taftcache.names import NUMBERS, ROWS_OF, by_receipts, counted, first_few, is_model, told_apart
+from taftcache.names import ROWS_OF, by_receipts, counted, first_few, is_model, told_apart
 from taftcache.privacy.statement import audit_statement
 from taftcache.stages.file_texts import FileTexts, read_texts
 from taftcache.stages.forget.chain import DELETE, FORGOTTEN, KEPT, LEFT, LEFT_DO
@@ -334,15 +334,15 @@ class _Known:
         that was made from what it forgot."""
         if own in self._there:
             return FINE
-        if (receipts := self._receipts(own)) is None:
+        if (gone := self._forgotten(own)) is None:
             return UNSURE
-        if self.store.is_forgotten(NUMBERS + own):
-            text = f"it has the numbers of a component that was forgotten here {by_receipts(receipts)}"
+        if gone.itself:
+            text = f"it has the numbers of a component that was forgotten here {by_receipts(gone.receipts)}"
             return _Verdict("found", text, do=WITHDRAWN)
-        return _Verdict("found", f"it has the numbers of {MADE_AGAIN} {by_receipts(receipts)}")
+        return _Verdict("found", f"it has the numbers of {MADE_AGAIN} {by_receipts(gone.receipts)}")
 
     @cached_property
-    def _receipts(self) -> Callable[[str], list[int] | None]:
+    def _forgotten(self) -> Callable[[str], ForgottenNumbers | None]:
         return forgotten_numbers(self.store)
 
     @cached_property
