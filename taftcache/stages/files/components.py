@@ -314,13 +314,17 @@ def _check_numbers(file: Path, given: Component) -> None:
     The norm alone misses a sign that flipped.
     """
     norm, said, held = given.delta.norm().item(), given.record, _coarsest(given.delta)
-    changed = f"cannot import {file}: it is damaged or was changed, for its numbers do not have the"
     if said.norm is not None and not abs(norm - said.norm) <= _norm_rounding(given.delta.numel(), norm, held):
-        got = f"‖Δw‖ = {norm:.6g}, stated {said.norm:.6g}"
-        raise FormatError(f"{changed} norm that it states", got=got, do=_EXPORT_AGAIN)
-    if said.numbers is not None and held == torch.float64 and given.numbers != said.numbers:
-        got = f"{given.numbers[:16]}, stated {said.numbers[:16]}"
-        raise FormatError(f"{changed} digest that it states", got=got, do=_EXPORT_AGAIN)
+        what, got, stated = "norm", f"‖Δw‖ = {norm:.6g}", f"{said.norm:.6g}"
+    elif said.numbers is not None and held == torch.float64 and given.numbers != said.numbers:
+        what, got, stated = "digest", given.numbers[:16], said.numbers[:16]
+    else:
+        return
+    raise FormatError(
+        f"cannot import {file}: it is damaged or was changed, for its numbers do not have the {what} that it states",
+        got=f"{got}, stated {stated}",
+        do=_EXPORT_AGAIN,
+    )
 
 
 def _composing(store: FeatureStore, asked: ComposeSpec) -> tuple[str, list[str]]:
