@@ -61,7 +61,7 @@ NAMES = {
     "stages.files.exchange": "ExportReport export",
     "stages.files.growing": "append_vectors",
     "stages.files.labelled_set": "EvaluateOnReport ValueAccuracy evaluate_on",
-    "stages.files.importing": "ImportReport import_ import_vectors",
+    "stages.files.vectors.importing": "ImportReport import_ import_vectors",
     "stages.files.models": "ExportModelReport PushReport export_model push",
     "stages.files.trusting": "TrustReport distrust trust",
     "stages.files.verification": "VerifyReport verify",

@@ -97,9 +97,6 @@ from taftcache.stages.files.copying import copy as copy
 from taftcache.stages.files.exchange import ExportReport as ExportReport
 from taftcache.stages.files.exchange import export as export
 from taftcache.stages.files.growing import append_vectors as append_vectors
-from taftcache.stages.files.importing import ImportReport as ImportReport
-from taftcache.stages.files.importing import import_ as import_
-from taftcache.stages.files.importing import import_vectors as import_vectors
 from taftcache.stages.files.labelled_set import EvaluateOnReport as EvaluateOnReport
 from taftcache.stages.files.labelled_set import ValueAccuracy as ValueAccuracy
 from taftcache.stages.files.labelled_set import evaluate_on as evaluate_on
@@ -110,6 +107,9 @@ from taftcache.stages.files.models import push as push
 from taftcache.stages.files.trusting import TrustReport as TrustReport
 from taftcache.stages.files.trusting import distrust as distrust
 from taftcache.stages.files.trusting import trust as trust
+from taftcache.stages.files.vectors.importing import ImportReport as ImportReport
+from taftcache.stages.files.vectors.importing import import_ as import_
+from taftcache.stages.files.vectors.importing import import_vectors as import_vectors
 from taftcache.stages.files.verification import VerifyReport as VerifyReport
 from taftcache.stages.files.verification import verify as verify
 from taftcache.stages.forget.auditing import AuditReport as AuditReport

@@ -11,8 +11,8 @@ if TYPE_CHECKING:  # some of these load torch, which `--help` does without
     from taftcache.stages.files.collection import CollectReport
     from taftcache.stages.files.copying import ConvertReport, CopyReport
     from taftcache.stages.files.exchange import ExportReport
-    from taftcache.stages.files.importing import ImportReport
     from taftcache.stages.files.trusting import TrustReport
+    from taftcache.stages.files.vectors.importing import ImportReport
     from taftcache.stages.files.verification import VerifyReport
 
 

@@ -19,7 +19,7 @@ from taftcache.backbone.sources.columns import configurations_in, is_table, read
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, UnreadableImage
-from taftcache.stages.files.vectors import Vectors
+from taftcache.stages.files.vectors.given import Vectors
 
 PIXELS = np.random.default_rng(2).integers(0, 256, (6, 9, 11, 3), dtype=np.uint8)
 NAMES = ["ant", "bee", "cat"]

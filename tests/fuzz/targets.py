@@ -36,7 +36,7 @@ from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION, read_description
 from taftcache.privacy.budget import EVENT, fixed_promise, spent_before
 from taftcache.recipe import load_recipe
-from taftcache.stages.files.vector_files import open_vectors, vectors_of_hdf5
+from taftcache.stages.files.vectors.opening import open_vectors, vectors_of_hdf5
 from taftcache.tangent.parameters import Layout
 from tests.cache.hostile import read_all
 from tests.cache.making import create, fill, names

@@ -19,7 +19,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError, StoreError, StoreWriteError
 from taftcache.stages.files.exchange import FORMATS
-from taftcache.stages.files.importing import recipe_of_vectors
+from taftcache.stages.files.vectors.importing import recipe_of_vectors
 from taftcache.stages.look.row_table import RowTable
 from tests import forked
 from tests.cache.making import tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import taftcache
-from taftcache.stages.files.importing import recipe_of_vectors
+from taftcache.stages.files.vectors.importing import recipe_of_vectors
 from tests.stages.making import open_store, recipe, write_images
 
 UNLEARNED = "which cannot be learned"

@@ -13,9 +13,9 @@ import taftcache
 from taftcache.cache.columns import Columns
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.errors import DataError
-from taftcache.stages.files.importing import recipe_of_vectors
-from taftcache.stages.files.vector_files import open_vectors, vectors_of_hdf5
-from taftcache.stages.files.vectors import Vectors
+from taftcache.stages.files.vectors.given import Vectors
+from taftcache.stages.files.vectors.importing import recipe_of_vectors
+from taftcache.stages.files.vectors.opening import open_vectors, vectors_of_hdf5
 from tests.stages.test_vectors import IDS, LABELS, N, vectors
 
 

@@ -25,8 +25,8 @@ from taftcache.errors import BackboneError, CompositionError, DataError, Identit
 from taftcache.model.component import read_base, read_component
 from taftcache.model.predictor import TangentModel
 from taftcache.recipe import apply_overrides, parse_recipe
-from taftcache.stages.files.importing import recipe_of_vectors
-from taftcache.stages.files.vector_files import open_vectors
+from taftcache.stages.files.vectors.importing import recipe_of_vectors
+from taftcache.stages.files.vectors.opening import open_vectors
 from taftcache.stages.look.inside.samples import inspect_sample, list_samples
 from taftcache.stages.look.scoring import margins
 from taftcache.stages.scaling import scaled

@@ -77,25 +77,26 @@ MAY_IMPORT["stages.train.private"] = MAY_IMPORT["stages.train"] | {"stages.train
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train.private"] | {"stages.train.private", "stages.extract.growth"}
 MAY_IMPORT["stages.look.inside"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
-MAY_IMPORT["stages.files"] = _STORE | {
+MAY_IMPORT["stages.files.vectors"] = _STORE | {
     "errors",
     "names",
     "consent",
     "recipe",
     "cache.write",
-    "cache.place",
     "backbone",
-    "model",
-}
-MAY_IMPORT["stages.files"] |= {
-    "recipe_sections",
     "backbone.forward",
     "backbone.sources",
     "tangent",
     "stages",
     "stages.extract",
-    "stages.extract.growth",
     "stages.train",
+}
+MAY_IMPORT["stages.files"] = MAY_IMPORT["stages.files.vectors"] | {
+    "cache.place",
+    "recipe_sections",
+    "model",
+    "stages.extract.growth",
+    "stages.files.vectors",
     "stages.train.private",
     "stages.look",
 }
@@ -120,7 +121,7 @@ MAY_IMPORT["view"] = _STORE | {
     "view.asked",
 }
 _REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "train.private", "look", "forget", "files"))}
-_REPORTS |= {"stages.extract.growth", "stages.look.inside"}
+_REPORTS |= {"stages.extract.growth", "stages.look.inside", "stages.files.vectors"}
 MAY_IMPORT["terminal"] = {"errors", "names", "paper", "view"} | _REPORTS
 MAY_IMPORT["cli"] = {
     "recipe_files",
@@ -161,7 +162,7 @@ HOMES = {
     "scipy": {"backbone.sources", "report.paired"},
     "pyarrow": {
         "stages.files.sample_files",
-        "stages.files.vector_files",
+        "stages.files.vectors.opening",
         "stages.file_texts",
         "backbone.sources.columns",
     },
@@ -220,7 +221,7 @@ LATE: dict[str, str] = {
     "report.paired": "scipy's statistics take a second to start, which a report without findings need not wait for",
     "report.plots": "matplotlib is optional: reports without plots do without it",
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
-    "stages.files.vector_files": "pyarrow is optional: npy and npz files do without it",
+    "stages.files.vectors.opening": "pyarrow is optional: npy and npz files do without it",
     "stages.file_texts": "pyarrow is optional: of other files an audit finds ids without it",
     "stages.look.probe": "scikit-learn takes a second to start, and only a comparison needs it",
     "stages.look.inside.samples": "manifests are shown without torch; what models say of rows needs it",

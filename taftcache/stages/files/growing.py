@@ -21,9 +21,10 @@ from taftcache.stages.extract.growth.carrying_out import carry_out
 from taftcache.stages.extract.growth.planning import plan_append
 from taftcache.stages.extract.growth.reporting import AppendReport, append_report
 from taftcache.stages.extract.plan import BY_IDS, holds_out_by_ids
-from taftcache.stages.files.imported_rows import ImportedRows
-from taftcache.stages.files.importing import Tested, check_tested, in_memory_tested, open_features, open_tested
-from taftcache.stages.files.vectors import Vectors
+from taftcache.stages.files.vectors.given import Vectors
+from taftcache.stages.files.vectors.imported_rows import ImportedRows
+from taftcache.stages.files.vectors.opening import open_features
+from taftcache.stages.files.vectors.tested import Tested, check_tested, in_memory_tested, open_tested
 from taftcache.stages.progress import Progress, or_silent
 
 

@@ -37,8 +37,8 @@ from taftcache.stages.extract.classes import check_blanks, class_indexes
 from taftcache.stages.extract.forgotten import NOT_THERE, aside_notes
 from taftcache.stages.extract.frozen import run_frozen
 from taftcache.stages.extract.looking import check_there, data_section, full_path
-from taftcache.stages.files.vector_files import SUFFIXES, column_of, open_vectors, vectors_of_hdf5
-from taftcache.stages.files.vectors import Vectors
+from taftcache.stages.files.vectors.given import Vectors
+from taftcache.stages.files.vectors.opening import SUFFIXES, column_of, open_vectors, vectors_of_hdf5
 from taftcache.stages.look.duplicates import Hashes, row_hashes
 from taftcache.stages.look.evaluation import (
     SEARCHED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from taftcache.cache.hdf5 import FeatureFile, restore
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, recorded_recipe, remember
-from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError, check_path, local_path
+from taftcache.errors import DataError, RecipeError, StoreError, check_path, local_path
 from taftcache.names import counted, is_model, typed
 from taftcache.recipe import (
     Overrides,
@@ -39,9 +39,10 @@ from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import BY_NUMBER, remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen
 from taftcache.stages.extract.plan import BY_IDS, group_notes, groups_of, holds_out_by_ids, plan_shards, shards_for
-from taftcache.stages.files.imported_rows import ImportedRows
-from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5
-from taftcache.stages.files.vectors import Vectors
+from taftcache.stages.files.vectors.given import Vectors
+from taftcache.stages.files.vectors.imported_rows import ImportedRows
+from taftcache.stages.files.vectors.opening import open_features
+from taftcache.stages.files.vectors.tested import Tested, check_tested, in_memory_tested, open_tested
 from taftcache.stages.progress import Progress, noting, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.scaling import SCALINGS, Scaling
@@ -49,9 +50,6 @@ from taftcache.stages.train.checks import check_class_weights
 from taftcache.stages.train.record import SECTIONS, changed_settings, makes_models, record_recipe
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TAIL
-
-Tested = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
-"""x and y of held-out rows, and perhaps their ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,41 +240,6 @@ def _in_shards(recipe: Recipe, overrides: Mapping[str, Any], features: Vectors, 
     return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, shards=shards))
 
 
-def open_features(stack: ExitStack, path: Path, columns: Columns, target: Path) -> FeatureFile | Vectors:
-    """A file of features, or the export of a store; what must be spooled goes to the disk that ``target`` lies on."""
-    if not isinstance(columns, Columns):
-        raise ArgumentError("columns are not named by Columns", got=repr(columns)[:80], do='Columns(labels="y")')
-    folder = target.absolute().parent
-    scratch = folder if folder.is_dir() else None
-    if path.suffix.lower() not in SUFFIXES:
-        file = stack.enter_context(FeatureFile(path, scratch))
-        return file if file.is_export else vectors_of_hdf5(file, columns)
-    return open_vectors(path, columns, scratch)
-
-
-def open_tested(
-    stack: ExitStack, test: Path | str | None, labels: str | None, columns: Columns, target: Path
-) -> Vectors | None:
-    """A file of held-out rows, as for ``import_``; None if none is given. ``columns`` are those of the other rows."""
-    if test is None:
-        if labels is not None:
-            raise RecipeError(
-                "held-out rows have labels but no file", got=labels, do="name the file of the rows: --test, or test=…"
-            )
-        return None
-    found = open_features(stack, local_path(test), columns_of_test(columns, labels), target)
-    if isinstance(found, FeatureFile):
-        raise DataError(f"{test} is the export of a store, not a file of held-out rows", do="import it alone")
-    return found.parted("all rows of this file are held out")[0].narrowed()
-
-
-def in_memory_tested(test: Tested | None) -> Vectors | None:
-    """Held-out rows in memory, as for ``import_vectors``; None if there are none."""
-    if not (test is None or (isinstance(test, tuple | list) and len(test) in (2, 3))):
-        raise ArgumentError("test is not x and y of held-out rows", got=type(test).__name__, do="test=(x, y)")
-    return None if test is None else Vectors.in_memory("test", *test)
-
-
 def _report(
     store: FeatureStore,
     file: Path | None,
@@ -408,22 +371,6 @@ def _check(asked: _Request) -> None:
             do="give held-out rows of the same model",
         )
     check_tested(test, features.classes, features.ids)
-
-
-def check_tested(test: Vectors, classes: Collection[str], ids: Collection[str]) -> None:
-    """DataError unless held-out rows have no other classes than the rows to train on, and none of their ids."""
-    if unknown := sorted(set(test.classes) - set(classes)):
-        raise DataError(
-            "held-out rows are of classes that no other row has",
-            got=f"{counted(len(unknown), 'class')}, the first: {unknown[0]!r}",
-            do="leave those rows out, or give rows of these classes to train on",
-        )
-    if both := set(test.ids) & set(ids):
-        raise DataError(
-            "held-out rows have ids that other rows have, too",
-            got=f"{counted(len(both), 'id')}, the first: {min(both)!r}",
-            do="give ids of their own (--ids, or ids=… and test=(x, y, ids)), or rename the file that they come from",
-        )
 
 
 def _check_plan(store: FeatureStore, recipe: Recipe, shards: int) -> None:

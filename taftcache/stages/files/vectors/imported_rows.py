@@ -15,7 +15,7 @@ from taftcache.cache.write.group import to_stored
 from taftcache.errors import DataError, StoreError
 from taftcache.names import counted, in_quotes
 from taftcache.stages.extract.plan import PlannedShard
-from taftcache.stages.files.vectors import Vectors
+from taftcache.stages.files.vectors.given import Vectors
 from taftcache.stages.progress import Progress
 from taftcache.stages.scaling import Scaling, scaled
 

@@ -6,7 +6,8 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,14 +21,26 @@ from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
 from taftcache.cache.columns import NAMES, USUAL, Columns, NamedColumns
 from taftcache.cache.format.layout import check_shape
 from taftcache.cache.hdf5 import FeatureFile
-from taftcache.errors import OF_IMAGES, DataError, check_file, local_path
-from taftcache.stages.files.vectors import NAME_THEM, Vectors
+from taftcache.errors import OF_IMAGES, ArgumentError, DataError, check_file, local_path
+from taftcache.stages.files.vectors.given import NAME_THEM, Vectors
 
 _TABLES = (".csv", ".tsv")
 SUFFIXES = (".npy", ".npz", ".parquet", ".pq", *_TABLES)
 _LOCAL = struct.Struct("<26xHH")  # in a zip member's local header: the lengths of its name and its extra field
 _AGAIN = "write it again, without Python objects: texts as array.astype(str)"
 _LABELS = "name them: --labels, or Columns(labels=…)"
+
+
+def open_features(stack: ExitStack, path: Path, columns: Columns, target: Path) -> FeatureFile | Vectors:
+    """A file of features, or the export of a store; what must be spooled goes to the disk that ``target`` lies on."""
+    if not isinstance(columns, Columns):
+        raise ArgumentError("columns are not named by Columns", got=repr(columns)[:80], do='Columns(labels="y")')
+    folder = target.absolute().parent
+    scratch = folder if folder.is_dir() else None
+    if path.suffix.lower() not in SUFFIXES:
+        file = stack.enter_context(FeatureFile(path, scratch))
+        return file if file.is_export else vectors_of_hdf5(file, columns)
+    return open_vectors(path, columns, scratch)
 
 
 def open_vectors(path: Path, columns: Columns, scratch: Path | None = None, aside: str | None = None) -> Vectors:
@@ -348,7 +361,7 @@ class _Beside:
 
     def _file(self, name: str | None) -> Path | None:
         """The file that ``name`` means; None if it is the name of an array."""
-        if name is None or name in self.arrays or not _is_file(name):
+        if name is None or name in self.arrays or not is_file_name(name):
             return None
         return local_path(name)
 
@@ -365,22 +378,6 @@ def _named(labels: Any, names: Any) -> Any:
     return names if one_each and all(isinstance(text, str | bytes) for _, text in pairs) else labels
 
 
-def _is_file(name: str) -> bool:
+def is_file_name(name: str) -> bool:
     """Whether a name of labels or ids means a file of them."""
     return Path(name).suffix in (".npy", *_TABLES)
-
-
-def columns_of_test(columns: Columns, labels: str | None) -> Columns:
-    """The columns of a file of held-out rows: those of the other file, with ``labels`` of its own if they are given.
-
-    Raises:
-        DataError: the other rows have their labels in a file, which has none for these.
-    """
-    if labels is None and columns.labels is not None and _is_file(columns.labels):
-        raise DataError(
-            "the held-out rows have no labels of their own",
-            got=f"{columns.labels} for the others",
-            do="name a file of them: --test-labels, or test_labels=…",
-        )
-    ids = None if columns.ids is not None and _is_file(columns.ids) else columns.ids
-    return replace(columns, labels=labels or columns.labels, ids=ids)
