@@ -29,7 +29,7 @@ LOADED = [
     "taftcache.remote.cluster",
     "taftcache.stages.files.exchange",
     "taftcache.stages.files.models",
-    "taftcache.stages.forget.auditing",
+    "taftcache.stages.audit.auditing",
     "taftcache.stages.run",
 ]
 # Another hash seed than this process has: no byte that is written may depend on it.

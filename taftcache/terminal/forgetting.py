@@ -30,7 +30,7 @@ from taftcache.view.wording import (
 )
 
 if TYPE_CHECKING:
-    from taftcache.stages.forget.auditing import AuditReport
+    from taftcache.stages.audit.auditing import AuditReport
     from taftcache.stages.forget.forgetting import ForgetReport
     from taftcache.stages.forget.receipts import ReceiptsReport
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from taftcache.stages.look.inside.statistics import Activations
     from taftcache.stages.look.inside.stores import InspectReport
     from taftcache.stages.look.outliers import OutliersReport
-    from taftcache.stages.look.prediction import FindReport
     from taftcache.stages.look.row_table import Sample
+    from taftcache.stages.look.similar import FindReport
     from taftcache.stages.look.suspects import SuspectsReport
     from taftcache.stages.train.private.records import Budget
     from taftcache.view.report import PageReport

@@ -29,7 +29,7 @@ from tests.cache.making import tree
 from tests.stages.making import commits, recipe
 
 # loaded here, once, for the children that are forked
-import taftcache.stages.forget.auditing  # isort: skip
+import taftcache.stages.audit.auditing  # isort: skip
 import taftcache.stages.forget.forgetting  # isort: skip
 
 SETTINGS = {

@@ -24,8 +24,8 @@ from taftcache.cli import main
 from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError, RecipeError, StaleStore
 from taftcache.model.component import Component, put_component, read_base, read_component
+from taftcache.stages.audit.traces import check_names
 from taftcache.stages.forget.finding import Findings
-from taftcache.stages.forget.traces import check_names
 from taftcache.stages.texts import texts_in
 from taftcache.terminal.forgetting import show_audit
 from tests.keys import make_key
@@ -62,7 +62,7 @@ def test_a_store_that_forgot_passes(pair, after):
 
 
 def test_what_other_machines_have_staged_of_a_bucket_is_said_to_be_out_of_reach(pair, monkeypatch):
-    monkeypatch.setattr("taftcache.stages.forget.traces.is_bucket", lambda path: path == pair[1])
+    monkeypatch.setattr("taftcache.stages.audit.traces.is_bucket", lambda path: path == pair[1])
     (note,) = taftcache.audit(pair[1]).notes
     assert "on another machine, its rows lie there" in note
     assert f"taftcache gc {pair[1]}" in note

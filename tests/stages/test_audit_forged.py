@@ -319,7 +319,7 @@ def test_a_pinned_head_that_cannot_be_moved_costs_no_report_and_is_no_fault_of_t
     def refuse(file, value):
         raise StoreWriteError(f"cannot write {file}", got="Read-only file system", do="name another file")
 
-    monkeypatch.setattr("taftcache.stages.forget.pin.write_json", refuse)
+    monkeypatch.setattr("taftcache.stages.audit.pin.write_json", refuse)
     assert kinds(copy, head=file) == []
     report = taftcache.audit(copy, head=tmp_path / "new.json")
     fault = f"the newest entry is not saved: cannot write {tmp_path / 'new.json'}"

@@ -45,8 +45,8 @@ from taftcache.names import EXACT, HEAD, MEAN
 from taftcache.paper.fits import Fits
 from taftcache.report.write import write_bytes
 from taftcache.stages import file_texts
+from taftcache.stages.audit import byproducts, judging
 from taftcache.stages.file_texts import FileTexts, read_texts
-from taftcache.stages.forget import byproducts
 from taftcache.stages.forget.finding import Findings
 from taftcache.terminal.forgetting import show_audit
 from tests.stages.forging import forge_ledger
@@ -661,7 +661,7 @@ def test_what_may_not_be_looked_at_is_noted(tmp_path, monkeypatch):
     taftcache.forget(store, ["cust/0007"])
     monkeypatch.setattr(os, "stat", refused)
     monkeypatch.setattr(Path, "open", odd)
-    monkeypatch.setattr(byproducts, "read_texts", texts)
+    monkeypatch.setattr(judging, "read_texts", texts)
     report = taftcache.audit(store, also=[tmp_path / "elsewhere"])
     (note,) = [n for n in report.notes if "not searched" in n]
     assert "4 files (link.csv, odd.txt, a.csv, cust) not searched" in note.replace("closed/", "")
@@ -867,7 +867,7 @@ def test_what_was_put_into_another_store_is_found(tmp_path, monkeypatch):
     taftcache.forget(store, [gone])
     taftcache.copy(store, copy := place / "copy")
     opened = Counter[Path]()
-    monkeypatch.setattr(byproducts, "read_texts", lambda path: (opened.update([path]), read_texts(path))[1])
+    monkeypatch.setattr(judging, "read_texts", lambda path: (opened.update([path]), read_texts(path))[1])
     assert taftcache.audit(store, also=[place], strict=True).passed
     assert set(opened.values()) == {1}
     assert {path for path in opened if path.is_relative_to(copy)} == {*copy.rglob("*.safetensors")}

@@ -24,7 +24,7 @@ from taftcache.model.meta import TRAINED_ON, meta_of
 from taftcache.model.outdated import composition_key
 from taftcache.names import MEAN, WEIGHTED
 from taftcache.recipe import parse_recipe
-from taftcache.stages.forget import models
+from taftcache.stages.audit import models
 from taftcache.stages.look.evaluation import certified_distance
 from taftcache.stages.train.checks import check_fit
 from taftcache.stages.train.compositions import composed, proof_rows, shares_of

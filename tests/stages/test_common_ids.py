@@ -16,8 +16,8 @@ import taftcache
 from taftcache.cache.kept_keys import TombstoneKeys
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
+from taftcache.stages.audit import byproducts
 from taftcache.stages.file_texts import _apart, read_texts
-from taftcache.stages.forget import byproducts
 from taftcache.stages.texts import LONGEST, listed, texts_in
 from tests.stages.test_byproducts import HAS_PARQUET, some_vectors
 

@@ -136,7 +136,7 @@ def test_the_audit_beside_a_writer_leaves_its_unfinished_work_out(store):
 
 
 def test_the_audit_that_a_commit_overtook_finds_nothing(store, monkeypatch):
-    from taftcache.stages.forget import auditing
+    from taftcache.stages.audit import auditing
 
     def overtaken(opened: FeatureStore, progress: object, to: object) -> None:
         if not done:

@@ -167,7 +167,7 @@ def test_an_audit_without_the_extra_searches_on_and_notes_what_it_did_not_check(
             raise RecipeError("dp-accounting is missing")
         return []
 
-    monkeypatch.setattr("taftcache.stages.forget.byproducts.audit_statement", missing)
+    monkeypatch.setattr("taftcache.stages.audit.byproducts.audit_statement", missing)
     report = taftcache.audit(private, also=[tmp_path / "exported"])
     assert report.findings == []
     assert any("is checked with" in note for note in report.notes)

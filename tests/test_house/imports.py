@@ -77,6 +77,7 @@ MAY_IMPORT["stages.train.private"] = MAY_IMPORT["stages.train"] | {"stages.train
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train.private"] | {"stages.train.private", "stages.extract.growth"}
 MAY_IMPORT["stages.look.inside"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
+MAY_IMPORT["stages.audit"] = MAY_IMPORT["stages.forget"] | {"stages.forget"}
 MAY_IMPORT["stages.files.vectors"] = _STORE | {
     "errors",
     "names",
@@ -120,8 +121,8 @@ MAY_IMPORT["view"] = _STORE | {
     "stages.look.inside",
     "view.asked",
 }
-_REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "train.private", "look", "forget", "files"))}
-_REPORTS |= {"stages.extract.growth", "stages.look.inside", "stages.files.vectors"}
+_REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "train.private", "look", "forget", "audit"))}
+_REPORTS |= {"stages.files", "stages.extract.growth", "stages.look.inside", "stages.files.vectors"}
 MAY_IMPORT["terminal"] = {"errors", "names", "paper", "view"} | _REPORTS
 MAY_IMPORT["cli"] = {
     "recipe_files",

@@ -143,7 +143,7 @@ def test_a_folder_shows_one_idea_at_a_glance(folder):
         ("stages.look.scoring", "from taftcache.stages.forget.request import Request"),
         ("stages.train.training", "from taftcache.stages.look.scoring import Scorer"),
         ("stages.train.composing", "from taftcache.stages.forget.planning import ForgetPlan"),
-        ("stages.forget.auditing", "from taftcache.stages.files.exchange import export"),
+        ("stages.audit.auditing", "from taftcache.stages.files.exchange import export"),
         ("cache.write.writer", "from taftcache.cache.store import FeatureStore"),
         ("view.atlas", "from taftcache.solve.minimise import minimise"),
         ("backbone.model", "from sklearn.datasets import load_digits"),
@@ -192,7 +192,7 @@ def test_what_solves_and_forgets_and_an_audit_loads_no_timm():
         "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
         "    print(name, *{'timm', 'torchvision', 'zarr', 'h5py', 'sklearn'} & set(sys.modules))"
     )
-    code += "\nimport taftcache.stages.forget.auditing\nprint('audit', *{'timm', 'torchvision'} & set(sys.modules))"
+    code += "\nimport taftcache.stages.audit.auditing\nprint('audit', *{'timm', 'torchvision'} & set(sys.modules))"
     rooms = ("train.training", "train.composing", "look.evaluation", "forget.forgetting")
     modules = [f"taftcache.stages.{name}" for name in rooms]
     assert run_python("-c", code, *modules).stdout.splitlines() == [*modules, "audit"]

@@ -1,1 +1,1 @@
-"""Requests to forget, their receipts, and the audit of both."""
+"""Requests to forget, and their receipts."""

@@ -1,8 +1,8 @@
-"""Classify image files or vectors, and find the samples that are most like them."""
+"""Classify image files or vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -17,11 +17,9 @@ from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.arrays import to_numpy
 from taftcache.backbone.sources.folder import SUFFIXES, images_below, unread_notes
 from taftcache.backbone.sources.npz import FAULTS, mapped
-from taftcache.backbone.sources.pictures import called as name_of
 from taftcache.backbone.sources.pictures import listed
 from taftcache.backbone.sources.rgb import Picture
-from taftcache.cache.format.encoding import as_read, rows_dtype
-from taftcache.cache.opening import Place, at_its_place
+from taftcache.cache.opening import Place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, check_weights_there, followed
@@ -41,13 +39,10 @@ from taftcache.model.predictor import Alike, Prediction, TangentModel, check_wei
 from taftcache.names import counted, model_of, scaling_of
 from taftcache.recipe import Recipe
 from taftcache.stages.estimators import check_has_classes
-from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
-from taftcache.stages.extract.growth.listing import ImageList
+from taftcache.stages.extract.frozen import load_frozen, same_rows
 from taftcache.stages.look.evaluation import Answers, few_rows_note, held_out_answers, row_logits, unshared_by
-from taftcache.stages.look.row_table import STEP_ROWS, RowTable, Top
+from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import Scorer
-from taftcache.stages.look.seen import private_notes
-from taftcache.stages.look.vectors import sample_vectors
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.scaling import scaled
@@ -151,7 +146,7 @@ def predict(
             )
             found = [Prediction.of(i, row, store.classes, top, temperature) for i, row in each]
         else:
-            images, others = _files(images)
+            images, others = files_of(images)
             loaded = TangentModel.read(store, model, device, consent)
             known, notes = _known(store, model, device, consent)
             notes = [*others, *notes]
@@ -178,7 +173,7 @@ def predict(
                 progress=progress,
             )
     origin = check_only(store, model, consent)
-    images, notes = _files(images)
+    images, notes = files_of(images)
     found, left = _classified(open_model(store, device=device), images, top, unreadable, progress)
     return PredictReport(
         store=Path(store),
@@ -221,7 +216,7 @@ def logits(
                 f"{store} is one model, which takes images, not cached rows", got="a Shard", do="give the shard's store"
             )
         check_only(store, model, consent)
-        return open_model(store, device=device).logits(_files(images)[0])
+        return open_model(store, device=device).logits(files_of(images)[0])
     check_has_classes(store)
     model = model_of(store.objects(), model)
     warn_if_outdated(store, model)
@@ -230,7 +225,7 @@ def logits(
         found = [z.float().cpu().numpy() for z, _ in row_logits(store, model, images, device, consent)]
         return np.concatenate(found)
     if (scaling := scaling_of(store.identity)) is None:
-        return TangentModel.read(store, model, device, consent).logits(_files(images)[0])
+        return TangentModel.read(store, model, device, consent).logits(files_of(images)[0])
     found = [z for _, z in _of_vectors(store, images, model, scaling)]
     return np.concatenate([np.empty((0, len(store.classes)), np.float32), *found])
 
@@ -256,99 +251,6 @@ def _check_features(store: FeatureStore, shard: Shard) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Match:
-    """A sample that is like an image.
-
-    similarity: 1 if the means of their rows are the same. As ``duplicates`` has it. same: whether its row is the same,
-    byte for byte.
-    """
-
-    sample: str
-    label: str
-    shard: str
-    role: str
-    similarity: float
-    same: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class FindReport(Report):
-    """The samples most like each image.
-
-    rows: how many were compared. found: samples for each image, by the image's name, the most similar first. notes: on
-    files of other types in a folder, and on promises of privacy. The promise of private models does not cover this
-    list.
-    """
-
-    store: Path
-    root_digest: str
-    rows: int
-    found: dict[str, list[Match]]
-    notes: list[str] = field(default_factory=list)
-
-
-@at_its_place()
-def find(
-    store: Place,
-    images: Iterable[Picture],
-    *,
-    top: int = 5,
-    consent: Consent | None = None,
-    progress: Progress | bool | None = None,
-) -> FindReport:
-    """Find the samples whose cached rows are most like those of some images: which of the store's samples a picture may
-    be.
-
-    An image goes through the frozen layers as in extraction. The original file gives the ``same`` row, with the same
-    libraries on a similar processor; a picture that was scaled or saved again gives a similar one. Means of rows are
-    compared, in one pass over all rows.
-
-    Args:
-        images: as for ``predict``; for a store of vectors, vectors.
-        top: how many samples to list for each.
-        consent: weights instead of those that the store names, or permission to ask the model hub for them.
-
-    Raises:
-        DataError: a folder without images, or no vectors like the store's. UnreadableImage: one that cannot be read.
-        BackboneError, IdentityError, UntrustedStore: as for ``TangentModel.load``.
-    """
-    assert isinstance(store, FeatureStore)
-    check_counts(top=top)
-    scaling, notes, table = scaling_of(store.identity), list[str](), RowTable.of(store)
-    dtype = store.identity["dtype"]
-    if scaling is None:
-        images, notes = _files(images)
-        names = [name_of(picture, k) for k, picture in enumerate(images)]
-        rows = _rows_of(store, images, consent) if images else np.empty((0, 1, 1))
-    else:
-        parts = [(name(k), row) for name, given in _vectors(store, images) for k, row in enumerate(given)]
-        names, vectors = [name for name, _ in parts], np.array([row for _, row in parts])
-        rows = (
-            scaled(vectors.reshape(len(parts), 1, -1), scaling, names).astype(rows_dtype(dtype)) if parts else vectors
-        )
-    nearest = [Top(top) for _ in names]
-    spread = _compare(table, as_read(rows, dtype), nearest, or_silent(progress)) if names else 0.0
-    return FindReport(
-        store=store.path,
-        root_digest=store.root_digest,
-        rows=len(table),
-        found={
-            name: [_match(store, table, spread, row, apart, not other) for other, apart, row in near]
-            for name, near in zip(names, nearest, strict=True)
-        },
-        notes=[*notes, *private_notes(store)],
-    )
-
-
-def _rows_of(store: FeatureStore, images: list[Picture], consent: Consent | None) -> NDArray[Any]:
-    """The rows [n,t,d] that would be cached of the images."""
-    recipe, frozen = frozen_of(store, consent)
-    sink, source = Collected(), ImageList(images, [0] * len(images), ["an image"])
-    run_frozen(frozen, recipe, source, range(len(images)), sink)
-    return np.concatenate(sink.blocks)
-
-
 def frozen_of(store: FeatureStore, consent: Consent | None) -> tuple[Recipe, tuple[Reduction, Preprocess]]:
     """The frozen layers that make rows like the store's, and the recipe to run them by.
 
@@ -361,38 +263,7 @@ def frozen_of(store: FeatureStore, consent: Consent | None) -> tuple[Recipe, tup
     return recipe, frozen
 
 
-def _compare(table: RowTable, rows: NDArray[Any], nearest: Sequence[Top], progress: Progress) -> float:
-    """Add all rows of the table to those ``nearest`` to each of ``rows`` [q,t,d]; returns E‖x − y‖² over the means of
-    two random rows."""
-    sought = sample_vectors(rows, first=False).astype(np.float64)
-    total, squares = np.zeros(sought.shape[1]), 0.0
-    with progress.task("find", len(table)) as task:
-        for here, shard, there in table.steps():
-            tokens = table.reader.tokens(shard.name, there)
-            means = sample_vectors(tokens, first=False).astype(np.float64)
-            total += means.sum(0)
-            squares += float(np.square(means).sum())
-            for near, row, mean in zip(nearest, rows, sought, strict=True):
-                other = (tokens != row).any((1, 2))  # those with the same bytes come first
-                near.add(other, np.square(means - mean).sum(1), np.arange(here.start, here.stop))
-            task.advance(here.stop - here.start)
-    n = max(len(table), 1)
-    return max(0.0, 2 * (squares / n - float(np.square(total / n).sum())))
-
-
-def _match(store: FeatureStore, table: RowTable, spread: float, row: int, apart: float, same: bool) -> Match:
-    shard = table.shards[table.shard[row]]
-    return Match(
-        sample=table.ids[row],
-        label=store.classes[table.label[row]],
-        shard=shard.name,
-        role=shard.role,
-        similarity=1 - apart / spread if spread else 1.0 - (apart > 0),
-        same=same,
-    )
-
-
-def _files(images: Iterable[Picture]) -> tuple[list[Picture], list[str]]:
+def files_of(images: Iterable[Picture]) -> tuple[list[Picture], list[str]]:
     """The images, each folder replaced by those in it; and notes on the folders' other files."""
     found, others = list[Picture](), list[str]()
     for picture in listed(_but_no_shard(images)):
@@ -476,7 +347,7 @@ def _beside_held_out(known: Answers, predictions: list[Prediction]) -> list[Pred
     return found
 
 
-def _vectors(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Callable[[int], str], NDArray[Any]]]:
+def vectors_of(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Callable[[int], str], NDArray[Any]]]:
     """For each array or file, a function that names its k-th row, and rows [n, d] like the store's; DataError for
     anything else.
 
@@ -517,7 +388,7 @@ def _of_vectors(
 ) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
     """The names of vectors [n, d] and their logits [b, K], a few rows at a time."""
     scorer: Scorer | None = None  # made only once the first input has proved to be vectors
-    for called, rows in _vectors(store, given):
+    for called, rows in vectors_of(store, given):
         scorer = scorer or Scorer(store)
         if model not in scorer.models:
             raise no_model(store, model)

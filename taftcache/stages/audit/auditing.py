@@ -12,16 +12,16 @@ from taftcache.cache.read.around import check_local
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.names import COMPONENT
+from taftcache.stages.audit.byproducts import check_folders, existing_folder
+from taftcache.stages.audit.models import check_models, looser_than_recorded
+from taftcache.stages.audit.pin import Pin, check_pin, move_pin, note_unpinned
+from taftcache.stages.audit.traces import check_damage, check_leftovers, check_names, check_withdrawn
 from taftcache.stages.completeness import still_missing, subtracted_notes, untrained_notes
-from taftcache.stages.forget.byproducts import check_folders, existing_folder
 from taftcache.stages.forget.certificates import CheckedCertificate
 from taftcache.stages.forget.chain import check_beside, check_kept_keys, check_ledger
 from taftcache.stages.forget.finding import Finding, Findings
 from taftcache.stages.forget.forgetting import forget
-from taftcache.stages.forget.models import check_models, looser_than_recorded
-from taftcache.stages.forget.pin import Pin, check_pin, move_pin, note_unpinned
 from taftcache.stages.forget.receipts import check_receipts
-from taftcache.stages.forget.traces import check_damage, check_leftovers, check_names, check_withdrawn
 from taftcache.stages.look.seen import kept_notes
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
