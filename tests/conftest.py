@@ -46,6 +46,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 TOGETHER = {
     "forks": (
         "remote/",
+        "backbone/test_processes.py",
         "cache/test_kill.py",
         "cli/test_processes.py",
         "stages/test_export.py",
