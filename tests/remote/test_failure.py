@@ -53,7 +53,8 @@ from tests.stages.test_damage import chunk_of, flip
 @pytest.fixture(autouse=True)
 def forked_workers(request):
     """Workers begin with the libraries loaded; in one test, and on a user's machine, they load them."""
-    with nullcontext() if request.function is test_a_worker_that_stands_still_while_it_starts_is_said_to_be_waited_for else forking():
+    loading = request.function is test_a_worker_that_stands_still_while_it_starts_is_said_to_be_waited_for
+    with nullcontext() if loading else forking():
         yield
 
 
