@@ -12,6 +12,7 @@ import pytest
 
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
+from taftcache.stages.writing import alone
 from tests.cli.making import refused
 from tests.stages.making import open_store, toml, tree, write_images
 
@@ -532,3 +533,12 @@ def test_a_plan_that_does_not_count_its_shards_has_those_that_are_there(cli, sto
         assert (outcome.code, outcome.err) == (0, "")
     with open_store(store) as opened:
         assert len(opened.manifest.shards) == opened.manifest.plan["groups"]
+
+
+def test_one_process_at_a_time_writes_a_comparison(cli, finished, tmp_path):
+    """Models that are kept there could be another's."""
+    with alone(tmp_path / "out"):
+        outcome = cli("compare", finished, "-o", tmp_path / "out", "--report", "figure2b")
+        refused(outcome, 9, "or name another folder")
+        assert list((tmp_path / "out").iterdir()) == [tmp_path / "out" / "lock"]
+    assert not (tmp_path / "out").exists()
