@@ -59,18 +59,10 @@ TOGETHER = {
         "stages/test_byproducts.py",
         "stages/test_model_export.py",
         "stages/test_programs.py",
+        "test_estimator_files.py",
         "test_house/test_pages.py",
     ),
-    "browser": (
-        "view/test_browser.py",
-        "view/test_bundle.py",
-        "view/test_forgotten.py",
-        "view/test_looking.py",
-        "view/test_numbers.py",
-        "view/test_reach.py",
-        "view/test_states.py",
-        "view/test_workbench.py",
-    ),
+    "browser": ("view/",),
 }
 # What takes longest, in seconds: begun last, one of them would keep a worker busy alone.
 LONGEST = {
