@@ -20,7 +20,6 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from taftcache.tangent import functional
 from taftcache.tangent.class_row import block
@@ -58,7 +57,7 @@ class PretendedDevice(TorchFunctionMode):
         if name == "__set__":  # x.data = y
             _mark(args[0], _there(args[1]))
             return func(*args, **kwargs)
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = _tensors((args, kwargs))
         target = any(map(_there, tensors))
         if target and (name in WAITING or _masked(name, args)):
             self.waits.append(f"{_caller()} {name}")
@@ -77,15 +76,15 @@ class PretendedDevice(TorchFunctionMode):
         result = func(*args, **kwargs)
         # What works in place returns a tensor that is where it was.
         if name not in ("item", "tolist") and not (name.endswith("_") and not name.endswith("__")):
-            for leaf in tree_leaves(result):
-                if isinstance(leaf, Tensor) and leaf.device.type == "cpu":
+            for leaf in _tensors(result):
+                if leaf.device.type == "cpu":
                     _mark(leaf, target)
         return self._held(name, result)
 
     def _held(self, name: str, result: Any) -> Any:
         """What the device can hold."""
-        for leaf in tree_leaves(result) if self.device.type == "mps" else ():
-            if isinstance(leaf, Tensor) and leaf.dtype == torch.float64 and _there(leaf):
+        for leaf in _tensors(result) if self.device.type == "mps" else ():
+            if leaf.dtype == torch.float64 and _there(leaf):
                 raise TypeError(f"{_caller()}: {name} makes float64 on MPS")
         return result
 
@@ -104,7 +103,7 @@ class PretendedDevice(TorchFunctionMode):
         if generator is not None and target:
             raise WrongDevice(f"{_caller()}: {name} on the device with a generator of the CPU")
         if name in INDEXED:
-            if _there(args[0]) or not any(map(_there, tree_leaves(args[1]))):
+            if _there(args[0]) or not any(map(_there, _tensors(args[1]))):
                 return
             raise WrongDevice(f"{_caller()}: a tensor of the CPU is indexed by one of the device")
         if name in ANYWHERE or name.endswith("_like") or name.startswith("new_") or not any(map(_there, tensors)):
@@ -138,6 +137,17 @@ class PretendedDevice(TorchFunctionMode):
         return _mark(result.clone() if changes and result is x else result, target) if result is not x or changes else x
 
 
+def _tensors(value: Any) -> list[Tensor]:
+    """Those in a value's tuples, lists and dicts; torch's own way takes half of all the time here."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, tuple | list):
+        return []
+    return [leaf for each in value for leaf in _tensors(each)]
+
+
 def _there(tensor: Any) -> bool:
     if not isinstance(tensor, Tensor):
         return False
@@ -153,15 +163,14 @@ def _mark(tensor: Tensor, there: bool) -> Tensor:
 
 
 def _marked(result: Any, there: bool) -> Any:
-    for leaf in tree_leaves(result):
-        if isinstance(leaf, Tensor):
-            _mark(leaf, there)
+    for leaf in _tensors(result):
+        _mark(leaf, there)
     return result
 
 
 def _masked(name: str, args: Any) -> bool:
     """Whether a mask says how many elements there are."""
-    return name == "__getitem__" and any(isinstance(i, Tensor) and i.dtype == torch.bool for i in tree_leaves(args[1]))
+    return name == "__getitem__" and any(i.dtype == torch.bool for i in _tensors(args[1]))
 
 
 def _caller() -> str:
@@ -233,10 +242,10 @@ def _pretended(device: torch.device) -> Iterator[PretendedDevice]:
     new, jvp, vjp = nn.Parameter.__new__, functional.jvp, functional.vjp
 
     def jvp_there(function: Any, at: Any, change: Any) -> Any:
-        return _marked(jvp(function, at, change), any(map(_there, tree_leaves(change))))
+        return _marked(jvp(function, at, change), any(map(_there, _tensors(change))))
 
     def vjp_there(function: Any, *at: Any) -> Any:
-        there = any(map(_there, tree_leaves(at)))
+        there = any(map(_there, _tensors(at)))
         value, back = vjp(function, *at)
         return _marked(value, there), lambda g: _marked(back(g), there)
 

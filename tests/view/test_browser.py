@@ -127,8 +127,8 @@ def test_a_view_that_was_left_is_freed(browse, server):
         tools.send("HeapProfiler.collectGarbage")
         return tools.send("Memory.getDOMCounters")["nodes"]
 
-    once = max(nodes() for _ in range(3))
-    assert min(nodes() for _ in range(4)) < once + 500
+    once = max(nodes() for _ in range(2))
+    assert min(nodes() for _ in range(2)) < once + 500
 
 
 def test_the_arrow_of_a_header_is_not_read_aloud(opened):

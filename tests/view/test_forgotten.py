@@ -135,8 +135,9 @@ def test_a_report_leaves_ids_to_the_command(browse, seen, tmp_path):
     assert "1 id forgotten by resolve" in page.tab.inner_text("main")
 
 
-def test_a_report_of_a_store_with_receipts_passes_an_audit(seen, tmp_path):
+def test_a_report_of_a_store_with_receipts_passes_an_audit(seen, tmp_path, monkeypatch):
     """The lists of keyed hashes in its ledger looked like digests of shards that no receipt knows."""
+    monkeypatch.setattr("taftcache.view.page._library", lambda: "")  # two thirds of the page, of every page the same
     write_report(seen, tmp_path / "page.html", neighbours=False)
     audited = taftcache.audit(seen, also=[tmp_path], strict=True)
     assert [found for found in audited.findings if found.where.startswith(str(tmp_path))] == []

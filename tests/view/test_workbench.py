@@ -483,9 +483,8 @@ def test_a_phone_keeps_the_navigation(browse, server):
 
 
 @pytest.mark.law("Two models compared on the page are what each says of every sample")
-def test_two_models_compared(opened, server, atlas):
-    page = opened
-    page.tab.goto(server.url + "#compare?before=here%3Amodels%2Fhead&after=here%3Amodels%2Fexact&rows=all")
+def test_two_models_compared(browse, server, atlas):
+    page = browse().open(server.url + "#compare?before=here%3Amodels%2Fhead&after=here%3Amodels%2Fexact&rows=all")
     page.tab.wait_for_selector("#changes")
     table, head, best = atlas.table, atlas.classes_by["head"], atlas.classes_by["model"]
     with_head = head != -1
@@ -528,7 +527,6 @@ def test_two_models_compared(opened, server, atlas):
     page.until("document.getElementById('rows')?.value === 'training'")
     chosen = [page.tab.input_value(f"#{name}") for name in ("before", "after")]
     assert chosen == ["here:models/mean", "here:models/exact"]
-    page.tab.unroute("**/compare?*")
 
 
 @pytest.mark.full
