@@ -107,6 +107,26 @@ def test_groups_that_a_shard_of_their_own_parts_are_counted(tmp_path):
     assert sum(map(len, there.values())) == PATIENTS + 10 + 1
 
 
+def test_groups_of_another_labelled_set_that_models_were_trained_on_are_named(grouped, tmp_path):
+    """Near-copies of training rows were judged as new ones: only rows of the very bytes were found."""
+    store, (x, y) = shutil.copytree(grouped, tmp_path / "s"), shots()
+    taftcache.train(store, overrides=["objective.ridge=1e-3"])
+    taftcache.compose(store)
+    held = min(patients_of(store)[HELD_OUT])
+    known = sorted({*map(patient, IDS)} - patients_of(store)[HELD_OUT])[0]
+    ids = [f"later/patient{held}-{k}" for k in range(3)] + [f"later/patient{known}-{k}" for k in range(2)]
+    for rows, ids_ in ((5, ids), (3, ids[:3])):
+        np.savez(tmp_path / "new.npz", x=x[:rows] + 1, y=y[:rows], ids=ids_)
+        notes = [n for n in taftcache.evaluate_on(store, tmp_path / "new.npz").notes if "data.group" in n]
+        assert (
+            notes
+            == [
+                f"1 of 2 groups here (data.group) have training rows, so that accuracy on their 2 rows says little of new "
+                f"groups: {known}"
+            ][: rows == 5]
+        )
+
+
 @pytest.mark.parametrize("loss", ["mse", "rsl", "cross_entropy"])
 def test_what_is_measured_and_chosen_is_honest(grouped, tmp_path, loss):
     """Of single rows 100 % were right that were held out, by a λ of 1e-8: each has near-copies among the others."""

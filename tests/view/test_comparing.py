@@ -92,11 +92,14 @@ def test_before_and_after_forgetting(atlas, pair):
 
 
 def test_what_one_store_trained_on_is_not_held_out(tmp_path):
-    """Classes that no vector says anything of: a model is right on what it saw alone."""
+    """Nor what it trained on other rows of the group of. Of classes that no vector says anything of, a model is right
+    on what it saw alone."""
     rng, stores = np.random.default_rng(0), [tmp_path / name for name in ("here", "there")]
     x, y = rng.standard_normal((120, 300)), rng.integers(0, 2, 120)
+    group, over = {"data.group": "(u[0-9]+)/"}, {"data.held_out": 0.5, "store.shards": 1, "objective.ridge": 1e-6}
     for seed, path in enumerate(stores):
-        taftcache.import_vectors(x, y, path, overrides=[f"store.seed={seed}", "store.shards=1", "objective.ridge=1e-6"])
+        more = {"store.seed": seed} | (group if seed else {})
+        taftcache.import_vectors(x, y, path, ids=[f"u{k // 2}/{k}" for k in range(120)], overrides=over | more)
         taftcache.train(path)
     with FeatureStore(stores[0]) as store, FeatureStore(stores[1]) as other:
         here, there = ({name: shard.role for shard in (*one.shards, one.held_out) for name in shard.sample_ids}
@@ -105,11 +108,14 @@ def test_what_one_store_trained_on_is_not_held_out(tmp_path):
         said = compared(Comparisons(atlas, other), "there:components/000", "here:components/000")
     names = [atlas.table.ids[k] for k in unpacked(said["rows"])]
     roles = [(here[name], there[name]) for name in names]
+    users = [{name.partition("/")[0] for name, role in one.items() if role == "train"} for one in (here, there)]
+    known = [name.partition("/")[0] in users[0] ^ users[1] for name in names]
     for group, role in (("held-out", "held-out"), ("training", "train")):
-        both = [pair == (role, role) for pair in roles]
+        both = [pair == (role, role) and not (k and role == "held-out") for pair, k in zip(roles, known, strict=True)]
         assert unpacked(said["in"][group]).tolist() == both
         assert said["groups"][group]["rows"] == sum(both) > 0
     assert said["held_out_once"] == sum(a != b for a, b in roles) > 0
+    assert said["known"] == sum(pair == ("held-out",) * 2 and k for pair, k in zip(roles, known, strict=True)) > 0
     assert said["groups"]["training"]["right"] == (said["groups"]["training"]["rows"],) * 2
     assert max(said["groups"]["held-out"]["right"]) < said["groups"]["held-out"]["rows"]
     assert unpacked(said["in"]["all"]).all()

@@ -37,6 +37,7 @@ from taftcache.stages.extract.classes import check_blanks, class_indexes
 from taftcache.stages.extract.forgotten import NOT_THERE, aside_notes
 from taftcache.stages.extract.frozen import run_frozen
 from taftcache.stages.extract.looking import check_there, data_section, full_path
+from taftcache.stages.extract.plan import groups_of
 from taftcache.stages.files.vectors.given import Vectors
 from taftcache.stages.files.vectors.opening import SUFFIXES, column_of, open_vectors, vectors_of_hdf5
 from taftcache.stages.look.duplicates import Hashes, row_hashes
@@ -202,6 +203,7 @@ def evaluate_on(
             *scores.notes,
             *_class_notes(store, unknown, labels),
             *_copies(store, scores, progress),
+            *_known_groups(store, scores.ids),
             *ahead_notes(default, {name: hit for name, hit in hits.items() if name in scores.whole}),
             *_small(values),
         ],
@@ -456,6 +458,21 @@ def _copies(store: FeatureStore, scores: _Scores, progress: Progress) -> list[st
     return [
         f"{len(ids)} of {counted(len(scores.ids), 'row')} hold the very bytes of a training row, so no accuracy here "
         f"is of new rows alone: {first_few(told_apart(ids))}"
+    ]
+
+
+def _known_groups(store: FeatureStore, ids: Sequence[str]) -> list[str]:
+    """A note on groups of the rows ``ids`` whose other rows models were trained on."""
+    data = recorded_recipe(store).data
+    if data.group is None:
+        return []
+    both = groups_of(data, filter(data.in_id, ids)) & groups_of(data, store.sample_ids())
+    if not both:
+        return []
+    rows = sum(data.group_of(i) in both for i in ids)
+    return [
+        f"{len(both)} of {counted(len(groups_of(data, ids)), 'group')} here (data.group) have training rows, so that "
+        f"accuracy on their {counted(rows, 'row')} says little of new groups: {first_few(sorted(both))}"
     ]
 
 

@@ -172,6 +172,10 @@ function ties(offer, answer) {
     (answer.held_out_once
       ? ` ${counted(answer.held_out_once, "sample")} ${noun(answer.held_out_once, "is", "are")} held out in one store ` +
         "and trained on in the other: they are among all rows alone."
+      : "") +
+    (answer.known
+      ? ` ${counted(answer.known, "sample")} held out in both ${noun(answer.known, "is", "are")} of groups (data.group) ` +
+        "that one store alone trained on: they are among all rows alone."
       : "");
   const damage = offer.damage.length ? [h("p", { id: "damage-there" }, damaged(offer.damage))] : [];
   return [h("p", {}, text), ...damage, ...(offer.receipt ? [h("p", { id: "receipt" }, offer.receipt)] : [])];
