@@ -393,7 +393,12 @@ def evaluate(
     ] = False,
     reference: Annotated[
         str | None,
-        typer.Option("--reference", metavar="MODEL", help="compare each of the others with this one, row by row"),
+        typer.Option(
+            "--reference",
+            metavar="MODEL",
+            help="compare each of the others with this one, row by row; with --on also an exported model's folder, or"
+            " another store, for its default model",
+        ),
     ] = None,
     on: Annotated[
         Path | None,

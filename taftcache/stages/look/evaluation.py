@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
-from taftcache.errors import ArgumentError, StoreError, check_several
+from taftcache.errors import ArgumentError, RecipeError, StoreError, check_several
 from taftcache.model.calibration import FEW, FIRST, Calibration, calibration_of, temperature_of
 from taftcache.model.card import Score
 from taftcache.model.component import StoredComponents, no_model, read_base, read_component
@@ -150,7 +151,7 @@ def evaluate(
 
     Raises:
         StoreError: the store has no held-out rows, no classes, or no model ``reference``. RecipeError: ``without``
-            names no component, or leaves none over.
+            names no component, or leaves none over; ``reference`` is a place, which only ``evaluate_on`` takes.
     """
     assert isinstance(store, FeatureStore)
     check_several(without=without)
@@ -283,9 +284,22 @@ def _rows_of_classes(store: FeatureStore) -> tuple[int, int]:
 
 
 def check_reference(store: FeatureStore, reference: str | None) -> None:
-    """StoreError if a model is named that the store does not have."""
-    if reference is not None and not (is_model(reference) and reference in store.objects()):
-        raise no_model(store, reference)
+    """StoreError if a model is named that the store does not have; RecipeError for a place, where others may be."""
+    if reference is None or is_model_of(store, reference):
+        return
+    if os.path.exists(reference):
+        raise RecipeError(
+            f"{reference} is no model of {store.path}, whose held-out rows only its own models are judged on",
+            got=reference,
+            do="name labelled images or vectors to judge all of them on: --on DATA; in Python evaluate_on(store, data, "
+            "reference=…)",
+        )
+    raise no_model(store, reference)
+
+
+def is_model_of(store: FeatureStore, name: str | os.PathLike[str]) -> bool:
+    """Whether the store has a model or component of that name."""
+    return isinstance(name, str) and is_model(name) and name in store.objects()
 
 
 def differences(reference: str | None, hits: Mapping[str, NDArray[np.bool_]]) -> dict[str, Difference]:
