@@ -161,6 +161,7 @@ def evaluate_on(
     progress, default = or_silent(progress), model_of(store.objects())
     if default not in store.objects():
         raise no_model(store, default)
+    reference = None if reference is None else str(reference)
     with ExitStack() as stack:
         other = None
         if reference is not None and not is_model_of(store, reference):
@@ -194,8 +195,8 @@ def evaluate_on(
         balanced={name: balanced(hit, labels) for name, hit in hits.items()},
         default=default,
         intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
-        reference=None if reference is None else str(reference),
-        differences=differences(None if reference is None else str(reference), hits),
+        reference=reference,
+        differences=differences(reference, hits),
         unknown=unknown,
         unreadable=scores.unreadable,
         calibration={name: sums.calibration(scores.temperatures[name]) for name, sums in scores.sums.items()},

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
 
 IMAGES = 32  # in memory at a time
+_SAME = "name a store that was made from vectors of the same model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +58,7 @@ class Reference:
         return np.array(found, bool)
 
 
-def open_reference(
-    stack: ExitStack, store: FeatureStore, place: str | PathLike[str], consent: Consent | None
-) -> Reference:
+def open_reference(stack: ExitStack, store: FeatureStore, place: str, consent: Consent | None) -> Reference:
     """The model in the folder ``place``, or the default model of the store there, which stays open on the ``stack``.
 
     Raises:
@@ -68,15 +66,17 @@ def open_reference(
             as for ``open_model`` and ``TangentModel.load``.
     """
     check_consent(consent)
-    if not (is_address(place) or local_path(place).exists()):
-        raise no_model(store, str(place))
+    if not (local_path(place).exists() or is_address(place)):
+        missing = no_model(store, place)
+        missing.do = f"{missing.do}; or the folder of a model or of another store"
+        raise missing
     if not is_model_folder(place):
-        found = _of_store(str(place), store, stack.enter_context(FeatureStore(place)), consent)
+        found = _of_store(place, store, stack.enter_context(FeatureStore(place)), consent)
     elif scaling_of(store.identity) is not None:
         raise DataError(f"{place} is a model of images, and {store.path} was made from vectors", do=_SAME)
     else:
         model = open_model(place, device=recorded_recipe(store).device)
-        found = Reference(name=str(place), classes=model.classes, logits=partial(_of_images, model), step=IMAGES)
+        found = Reference(name=place, classes=model.classes, logits=partial(_of_images, model), step=IMAGES)
     if apart := {*found.classes} ^ {*store.classes}:
         raise DataError(
             f"{place} has not the classes of {store.path}",
@@ -84,9 +84,6 @@ def open_reference(
             do="name a model of the same classes",
         )
     return found
-
-
-_SAME = "name a store that was made from vectors of the same model"
 
 
 def _of_store(name: str, store: FeatureStore, other: FeatureStore, consent: Consent | None) -> Reference:

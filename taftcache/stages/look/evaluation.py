@@ -289,17 +289,15 @@ def check_reference(store: FeatureStore, reference: str | None) -> None:
         return
     if os.path.exists(reference):
         raise RecipeError(
-            f"{reference} is no model of {store.path}, whose held-out rows only its own models are judged on",
-            got=reference,
-            do="name labelled images or vectors to judge all of them on: --on DATA; in Python evaluate_on(store, data, "
-            "reference=…)",
+            f"{reference} is not one of the models of {store.path}, and its held-out rows judge only those",
+            do="name labelled images or vectors that judge both: --on DATA; in Python evaluate_on(store, data, …)",
         )
     raise no_model(store, reference)
 
 
-def is_model_of(store: FeatureStore, name: str | os.PathLike[str]) -> bool:
+def is_model_of(store: FeatureStore, name: str) -> bool:
     """Whether the store has a model or component of that name."""
-    return isinstance(name, str) and is_model(name) and name in store.objects()
+    return is_model(name) and name in store.objects()
 
 
 def differences(reference: str | None, hits: Mapping[str, NDArray[np.bool_]]) -> dict[str, Difference]:
