@@ -73,7 +73,7 @@ def open_reference(stack: ExitStack, store: FeatureStore, place: str, consent: C
     if not is_model_folder(place):
         found = _of_store(place, store, stack.enter_context(FeatureStore(place)), consent)
     elif scaling_of(store.identity) is not None:
-        raise DataError(f"{place} is a model of images, and {store.path} was made from vectors", do=_SAME)
+        raise _unlike(place, store, "images", _SAME)
     else:
         model = open_model(place, device=recorded_recipe(store).device)
         found = Reference(name=place, classes=model.classes, logits=partial(_of_images, model), step=IMAGES)
@@ -86,6 +86,11 @@ def open_reference(stack: ExitStack, store: FeatureStore, place: str, consent: C
     return found
 
 
+def _unlike(place: str, store: FeatureStore, what: str, do: str) -> DataError:
+    """The error for a model of ``what`` beside those of ``store``, which are not."""
+    return DataError(f"a model of {what} cannot be compared with those of {store.path}", got=place, do=do)
+
+
 def _of_store(name: str, store: FeatureStore, other: FeatureStore, consent: Consent | None) -> Reference:
     """The default model of the store ``other``, for rows like those of ``store``."""
     check_has_classes(other)
@@ -93,8 +98,7 @@ def _of_store(name: str, store: FeatureStore, other: FeatureStore, consent: Cons
         raise no_model(other, model)
     scaling, notes = scaling_of(other.identity), outdated_notes(other, settings_of(other).keys, model)
     if (scaling is None) != (scaling_of(store.identity) is None):
-        kinds = ("images", "vectors") if scaling is None else ("vectors", "images")
-        raise DataError(f"{name} was made from {kinds[0]}, and {store.path} from {kinds[1]}", do="name another store")
+        raise _unlike(name, store, "images" if scaling is None else "vectors", "name another store")
     if scaling is None:
         loaded = _loaded(store, other, model, consent)
         logits: Callable[[Any, Sequence[int]], NDArray[np.float32]] = partial(_of_images, loaded)
