@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -10,7 +11,8 @@ import msgspec
 from taftcache.cache.format.fault import intact
 from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import recorded_recipe
+from taftcache.consent import names, recorded_recipe, refusal
+from taftcache.errors import TaftcacheError
 from taftcache.model.meta import meta_of
 from taftcache.names import BUDGET_ALLOWS, PRIVATE, is_component, is_model, shard_of
 from taftcache.stages.train.private.records import read_keys
@@ -43,13 +45,18 @@ def saw(store: FeatureStore, model: str, keys: Mapping[str, str] | None = None) 
 
 
 def in_groups_of_one(first: FeatureStore, second: FeatureStore, ids: Sequence[str]) -> list[bool]:
-    """Whether the group of each sample, by ``data.group`` of either store, has training rows in one store alone."""
+    """Whether the group of each sample, by ``data.group`` of either store, has training rows in one store alone. The
+    expression of a store that may not open its images here may take for ever: it is not searched."""
     found = [False] * len(ids)
-    for data in (recorded_recipe(first).data, recorded_recipe(second).data):
-        if data.group is not None:
-            one, other = ({data.group_of(i) for i in store.sample_ids()} for store in (first, second))
+    for own in (first, second):
+        with suppress(TaftcacheError):  # a store that no stage made may record anything
+            recipe = recorded_recipe(own)
+            group_of = recipe.data.group_of
+            if recipe.data.group is None or not names(recipe, "images") or refusal(own, "images", recipe) is not None:
+                continue
+            one, other = ({group_of(i) for i in store.sample_ids()} for store in (first, second))
             apart = one ^ other
-            found = [known or data.group_of(i) in apart for known, i in zip(found, ids, strict=True)]
+            found = [known or group_of(i) in apart for known, i in zip(found, ids, strict=True)]
     return found
 
 
