@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import IdentityError, RecipeError, StoreError
 from taftcache.names import HELD_OUT
+from taftcache.report.paired import RowGroups, row_verdict
 from taftcache.solve.choosing import ALONE
 from taftcache.stages.forget.request import PartedGroup
+from taftcache.stages.look.evaluation import accuracy_interval, held_out_score
 from taftcache.stages.look.probe import linear_probe
+from taftcache.stages.train.held_out import held_out_hits, predicted_of
 from taftcache.stages.train.record import settings_of
 from taftcache.terminal.inspection import show_inspect
 from taftcache.view.wording import answer_text
@@ -105,6 +109,54 @@ def test_groups_that_a_shard_of_their_own_parts_are_counted(tmp_path):
         assert note.startswith("10 groups of the new samples have rows in other shards, too")
     there = patients_of(tmp_path / "s")
     assert sum(map(len, there.values())) == PATIENTS + 10 + 1
+
+
+def test_intervals_and_verdicts_count_groups(grouped, tmp_path, capsys):
+    """In evaluate, on other rows, beside another model and the probe, after forgetting, and on the model's card."""
+    place = tmp_path / "s"
+    shutil.copytree(grouped, place)
+    taftcache.train(place)
+    taftcache.compose(place)
+    with FeatureStore(place) as store:
+        held = [patient(i) for i in store.held_out.sample_ids]
+        report = taftcache.evaluate(store, reference="components/000", probe=True)
+        right = held_out_hits(store).right
+        other = predicted_of(store, "components/000", store.held_out) == store.held_out.labels
+        score = held_out_score(store, report.default)
+    groups = RowGroups.of(held)
+    assert report.groups == len({*held}) == groups.count
+    assert report.intervals[report.default] == accuracy_interval(right, groups) == score.interval
+    assert report.intervals[report.default] != accuracy_interval(right)
+    assert tuple(asdict(report.differences[report.default]).values()) == row_verdict(right, other, groups)
+    assert report.against.groups == score.groups == groups.count
+    said = f"by {groups.count} groups"
+    (note,) = [line for line in report.notes if "(data.group)" in line]
+    assert note.endswith("; the rows of a group are alike, so intervals and verdicts count groups, not rows")
+    taftcache.show(report)
+    assert capsys.readouterr().out.count(said) == 3
+    x, y = shots()
+    file, seen = tmp_path / "new.npz", slice(0, 20 * SHOTS, 3)
+    np.savez(file, x=x[seen], y=y[seen], ids=IDS[seen], half=np.arange(len(y[seen])) // 30)
+    found = taftcache.evaluate_on(place, file, by="half", reference="components/000")
+    assert found.groups == found.differences[found.default].groups == 20
+    assert sorted(one.groups for one in found.values) == [9, 11]
+    assert any(line.startswith("the 54 rows are of 20 groups") for line in found.notes)
+    taftcache.show(found)
+    assert "by 20 groups" in capsys.readouterr().out
+    gone = next(i for i in IDS if patient(i) not in held)
+    forgotten = taftcache.forget(place, [gone])
+    assert forgotten.held_out.groups == groups.count
+    taftcache.show(forgotten)
+    assert f"interval {said}" in capsys.readouterr().out
+    one = next(iter(held))
+    x, y, ids = (np.array(each)[[patient(i) == one for i in IDS]] for each in (x, y, IDS))
+    np.savez(file, x=x, y=y, ids=ids)
+    alone = taftcache.evaluate_on(place, file, reference="components/000")
+    assert alone.groups == 1
+    assert {(of.interval, of.verdict) for of in alone.differences.values()} == {((-1, 1), "within noise")}
+    assert {*alone.intervals.values()} == {(0, 1)}
+    taftcache.show(alone)
+    assert "(no interval)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("loss", ["mse", "rsl", "cross_entropy"])

@@ -75,7 +75,7 @@ def test_models_are_compared_with_one_that_is_named(photographed, images, tmp_pa
         own = taftcache.evaluate(store, reference="components/000")
     file = table(tmp_path / "other.csv", rows, "file", "label")
     other = taftcache.evaluate_on(photographed, file, reference="components/000", overrides={"data.root": str(images)})
-    ahead, interval, verdict = row_verdict(right[default], right["components/000"])
+    ahead, interval, verdict, _ = row_verdict(right[default], right["components/000"])
     for report in (own, other):
         assert (report.reference, set(report.differences)) == (
             "components/000",

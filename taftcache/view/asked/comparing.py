@@ -136,6 +136,7 @@ class Comparisons:
     def _compare(self, pair: tuple[tuple[Side, str], tuple[Side, str]], progress: Progress) -> dict[str, Any]:
         with importing:
             from taftcache.stages.look.evaluation import changes_of
+            from taftcache.stages.look.scoring import shown_groups
 
         here = self.sides[HERE]
         other = next((side for side, _ in pair if side is not here), here)
@@ -161,7 +162,12 @@ class Comparisons:
         held, theirs_held = here.table.held_out[rows], other.table.held_out[theirs]
         before, after = (column["class"] for column in columns)
         groups = {"held-out": held & theirs_held, "training": ~(held | theirs_held), "all": np.ones(len(rows), bool)}
-        found = {name: changes_of(labels[part], before[part], after[part]) for name, part in groups.items()}
+        ids = [here.table.ids[k] for k in rows]
+        of = shown_groups(here.store, ids) or shown_groups(other.store, ids)
+        found = {
+            name: changes_of(labels[part], before[part], after[part], of and of.take(part))
+            for name, part in groups.items()
+        }
         return {
             "classes": names,
             "rows": packed(rows.astype(np.int32)),
