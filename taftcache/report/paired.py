@@ -82,6 +82,10 @@ class RowGroups:
         """The groups of some of the rows, by their places or a mask."""
         return RowGroups.of(self.number[rows])
 
+    def quantiles(self) -> NDArray[np.float64]:
+        """Student's quantiles for 2, 3, … k groups [k − 1]."""
+        return np.array([_quantile(freedom) for freedom in range(1, self.count)])
+
     def judged(self, values: NDArray[np.floating]) -> tuple[float, float]:
         """The variance of the mean of ``values`` [n] over groups that were drawn as wholes, and Student's quantile for
         it; of one group it is infinite.

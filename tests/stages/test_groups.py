@@ -21,7 +21,7 @@ from taftcache.report.paired import RowGroups, row_verdict
 from taftcache.solve.choosing import ALONE
 from taftcache.stages.forget.request import PartedGroup
 from taftcache.stages.look.evaluation import accuracy_interval, held_out_score
-from taftcache.stages.look.probe import linear_probe
+from taftcache.stages.look.probe import _aside, linear_probe
 from taftcache.stages.train.held_out import held_out_hits, predicted_of
 from taftcache.stages.train.record import settings_of
 from taftcache.terminal.inspection import show_inspect
@@ -72,7 +72,11 @@ def refused(error: type[Exception], says: str, place: Path, call: Callable[[], o
 def grouped(tmp_path_factory) -> Path:
     """Not to be written to."""
     place = tmp_path_factory.mktemp("groups") / "store"
-    assert made(place, GROUPED).notes == [f"{len(IDS)} samples of {PATIENTS} groups (data.group)"]
+    said = f"{len(IDS)} samples of {PATIENTS} groups (data.group), 8 of them held out; "
+    assert made(place, GROUPED).notes == [
+        f"{said}the largest of these has {SHOTS} of {8 * SHOTS} samples",
+        "8 held-out groups (data.group) can say little of others: intervals of accuracies will be wide",
+    ]
     return place
 
 
@@ -188,6 +192,16 @@ def test_no_copy_chooses_the_linear_probe_that_a_model_is_compared_with(tmp_path
         with FeatureStore(tmp_path / name) as store:
             share[name] = linear_probe(store, settings_of(store), store.held_out, kinds=["ridge"])[0].tried["ridge"]
     assert share["groups"] < 0.7 < 0.95 < share["each"]
+
+
+@pytest.mark.parametrize("sizes", [[1] * 20 + [80] + [1] * 20, [9, 1, 1, 30, 2, 50, 7], [40, 3], [7]])
+def test_about_a_fifth_of_the_rows_chooses_the_probe_in_whole_groups(sizes):
+    """It was every fifth group, which may have most of the rows, or hardly any."""
+    groups = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes))
+    aside, rows = _aside(len(groups), groups), len(groups)
+    assert not {*groups[aside]} & {*groups[~aside]}
+    ends = np.cumsum(sizes)[: len(sizes) - 1]
+    assert aside.sum() == (min(ends, key=lambda end: abs(end - rows // 5)) if len(ends) else rows)
 
 
 def test_a_shard_of_one_group_has_no_other_to_choose_by(tmp_path):

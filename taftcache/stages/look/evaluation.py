@@ -532,21 +532,27 @@ def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
     return inf if own.imported or own.certificate is None else own.certificate.distance_bound
 
 
-def accuracy_interval(right: NDArray[np.bool_], groups: RowGroups | None = None) -> tuple[float, float]:
-    """Wilson's interval of an accuracy p at ``LEVEL``, from which rows [n] were right.
+def judged_rows(right: NDArray[np.bool_], groups: RowGroups | None) -> tuple[float, float]:
+    """Of how many rows an accuracy p is judged, from which rows [n] were right, and with which quantile.
 
-    Where rows share ``groups``: of as many rows as would have the variance v of ``RowGroups.judged``, p (1 − p)/v, but
-    of n at most (and of n if all are right or wrong), and with its quantile, as Korn and Graubard (1998) for exact
-    intervals, and Franco and others (2019) for Wilson's. Of one group: from 0 to 1.
+    Where rows share ``groups``: as many rows as would have the variance v of ``RowGroups.judged``, p (1 − p)/v, but n
+    at most (and n if all are right or wrong), with its quantile, as Korn and Graubard (1998) for exact intervals, and
+    Franco and others (2019) for Wilson's. None, where all are of one group.
     """
-    n, k, z = float(len(right)), float(right.sum()), NORMAL
-    if groups is not None:
-        if groups.count == 1:
-            return 0.0, 1.0
-        p, (variance, z) = k / n, groups.judged(right.astype(np.float64))
-        if 0 < k < n and n * variance > p * (1 - p):
-            n = p * (1 - p) / variance
-            k = p * n
+    n, p = float(len(right)), float(right.mean())
+    if groups is None:
+        return n, NORMAL
+    variance, quantile = groups.judged(right.astype(np.float64))
+    return (p * (1 - p) / variance if 0 < p < 1 and n * variance > p * (1 - p) else n), quantile
+
+
+def accuracy_interval(right: NDArray[np.bool_], groups: RowGroups | None = None) -> tuple[float, float]:
+    """Wilson's interval of an accuracy at ``LEVEL``, from which rows [n] were right; where rows share ``groups``, of as
+    many as ``judged_rows`` says. Of one group: from 0 to 1."""
+    if groups is not None and groups.count == 1:
+        return 0.0, 1.0
+    n, z = judged_rows(right, groups)
+    k = float(right.sum()) * (n / len(right))
     middle = (2 * k + z**2) / (2 * (n + z**2))
     half = z / (2 * (n + z**2)) * sqrt(4 * k * (n - k) / n + z**2)
     return (middle - half if k else 0.0), (middle + half if k < n else 1.0)

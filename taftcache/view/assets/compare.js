@@ -1,4 +1,5 @@
 // Two models sample by sample: what changed its label, and by how much.
+import { intervalText } from "./accuracy.js";
 import { keep, lookAtSample } from "./address.js";
 import { keepButton } from "./picked.js";
 import { chart, css, dropCharts } from "./charts.js";
@@ -189,7 +190,8 @@ function summary(found) {
   const [low, high] = found.interval.map((v) => percent(v, 1)),
     [from, to] = found.gain_interval.map(signed),
     heldOut = state.pair.rows === "held-out",
-    interval = heldOut ? `, 95 % interval ${low} to ${high}` : "",
+    interval = heldOut ? `, ${intervalText(low, high, found.groups)}` : "",
+    between = found.groups === 1 ? "" : `, ${from} to ${to}`,
     right = found.right.map(count);
   return h(
     "p",
@@ -198,7 +200,7 @@ function summary(found) {
     ` of ${counted(found.rows, "row")} ${noun(found.changed, "gets", "get")} another label ` +
       `(${percent(found.changed / found.rows)}${interval}). ` +
       (heldOut
-        ? `Right: ${right[0]} before, ${right[1]} after; ${signed(found.gain)} points, ${from} to ${to}: ${VERDICTS[found.verdict]}.`
+        ? `Right: ${right[0]} before, ${right[1]} after; ${signed(found.gain)} points${between}: ${VERDICTS[found.verdict]}.`
         : `Labels fitted: ${right[0]} before, ${right[1]} after. A model may know the labels of training rows by heart: ` +
           "only held-out rows tell which one is the more accurate."),
   );
