@@ -20,12 +20,18 @@ from taftcache.names import HELD_OUT
 from taftcache.report.paired import RowGroups, row_verdict
 from taftcache.solve.choosing import ALONE
 from taftcache.stages.forget.request import PartedGroup
-from taftcache.stages.look.evaluation import accuracy_interval, held_out_score
+from taftcache.stages.look.evaluation import accuracy_interval, held_out_score, judged_rows
 from taftcache.stages.look.probe import _aside, linear_probe
+from taftcache.stages.progress import Silent
 from taftcache.stages.train.held_out import held_out_hits, predicted_of
 from taftcache.stages.train.record import settings_of
 from taftcache.terminal.inspection import show_inspect
-from taftcache.view.wording import answer_text
+from taftcache.view import payload
+from taftcache.view.asked.comparing import Comparisons
+from taftcache.view.asked.composing import rows_right
+from taftcache.view.asked.leaving import without_rows
+from taftcache.view.atlas import Atlas
+from taftcache.view.wording import answer_text, gain_text
 from tests.stages.making import open_store, recipe, tree, write_images
 
 PATTERN = "patient([0-9]+)"
@@ -236,6 +242,33 @@ def test_another_group_is_refused(grouped, tmp_path):
     )
 
 
+def shown_by_groups(place: Path, stranger: Path) -> None:
+    """What the page draws, compares and solves counts groups, but for a store that may not open its images here."""
+    shutil.copytree(place, stranger)
+    with FeatureStore(place) as store, FeatureStore(stranger) as other:
+        groups = RowGroups.of([i[:5] for i in store.held_out.sample_ids])
+        report, atlas = taftcache.evaluate(store), Atlas(store)
+        atlas.work(skip=("predictions", "head path", "influence", "neighbours"))
+        assert atlas.held_out.groups.number.tolist() == groups.number.tolist()
+        assert payload.held_out(atlas)["groups"] is not None
+        assert not payload.held_out(atlas)["unsearched"]
+        found = rows_right(atlas, Silent())
+        hits = atlas.held_out.predictions() == store.held_out.labels
+        assert found["of"][0] == judged_rows(hits, groups)[0]
+        assert report.groups == groups.count
+        gain = without_rows(atlas, [0, 1], Silent()).gain
+        assert gain.groups == groups.count
+        assert f" by {groups.count} groups " in gain_text(*gain)
+        compared = Comparisons(atlas)
+        said = compared._compare((compared._side("here:models/head"), compared._side("here:models/mean")), Silent())
+        assert said["groups"]["held-out"]["groups"] == groups.count
+        assert not said["unsearched"]
+        alone = Atlas(other)
+        alone.work(skip=("predictions", "head path", "influence", "neighbours"))
+        assert payload.held_out(alone)["groups"] is None
+        assert payload.held_out(alone)["unsearched"]
+
+
 def test_images_of_a_group_stay_together(tmp_path, capsys):
     """Images of a class whose numbers begin alike are taken for those of one person."""
     images = write_images(tmp_path / "images", per_class=12)
@@ -256,6 +289,9 @@ def test_images_of_a_group_stay_together(tmp_path, capsys):
     assert answer_text(answers.samples[1], answers).endswith(f"; of its group it has {members} other samples")
     shutil.copytree(tmp_path / "s", tmp_path / "stranger")
     assert {one.in_group for one in taftcache.receipts(tmp_path / "stranger", asked_about).samples} == {None}
+    taftcache.train(tmp_path / "s")
+    taftcache.compose(tmp_path / "s")
+    shown_by_groups(tmp_path / "s", tmp_path / "another stranger")
     other = recipe(tmp_path / "s", data={**data, "group": "00([0-9])"}, store={"seed": 1})
     says = "data.group: the store has .*, the recipe '00"
     refused(IdentityError, says, tmp_path / "s", lambda: taftcache.append(other))

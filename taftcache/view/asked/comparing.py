@@ -136,7 +136,7 @@ class Comparisons:
     def _compare(self, pair: tuple[tuple[Side, str], tuple[Side, str]], progress: Progress) -> dict[str, Any]:
         with importing:
             from taftcache.stages.look.evaluation import changes_of
-            from taftcache.stages.look.scoring import shown_groups
+            from taftcache.stages.look.scoring import shown_groups, unsearched
 
         here = self.sides[HERE]
         other = next((side for side, _ in pair if side is not here), here)
@@ -164,6 +164,7 @@ class Comparisons:
         groups = {"held-out": held & theirs_held, "training": ~(held | theirs_held), "all": np.ones(len(rows), bool)}
         ids = [here.table.ids[k] for k in rows]
         of = shown_groups(here.store, ids) or shown_groups(other.store, ids)
+        alone = of is None and any(unsearched(side.store) for side in (here, other))
         found = {
             name: changes_of(labels[part], before[part], after[part], of and of.take(part))
             for name, part in groups.items()
@@ -176,6 +177,7 @@ class Comparisons:
             "held_out_once": int((held != theirs_held).sum()),
             "in": {name: packed(part.astype(np.uint8)) for name, part in groups.items()},
             "groups": {name: changes and asdict(changes) for name, changes in found.items()},
+            "unsearched": alone,
             **{
                 key: {name: packed(values) for name, values in column.items()}
                 for key, column in zip(("before", "after"), columns, strict=True)

@@ -1,11 +1,10 @@
 // Accuracies with their 95 % intervals.
+import { NORMAL } from "./by_groups.js";
 import { chartNumbers } from "./chart_numbers.js";
 import { chart, percentAxis } from "./charts.js";
 import { h } from "./elements.js";
 import { count, counted, percent } from "./numbers.js";
 import { hue } from "./palette.js";
-
-const NORMAL = 1.959963984540054; // of the 95 %
 
 // Wilson's interval of a fraction, which `taftcache evaluate` gives too; judged is what byGroups says of its rows.
 export function interval(right, rows, judged = null) {
@@ -18,10 +17,12 @@ export function interval(right, rows, judged = null) {
   return [right ? low : 0, right < rows ? high : 1]; // which rounding misses
 }
 
-// What an interval is called, and its ends.
+// What an interval is called, and its ends. groups: by how many it was judged, if by any; 0 where rows may share some that
+// are not searched for here.
 export function intervalText(low, high, groups) {
   if (groups === 1) return "no interval, for all are of one group";
-  return `95 % interval${groups ? ` by ${counted(groups, "group")}` : ""} ${low} to ${high}`;
+  const by = groups ? ` by ${counted(groups, "group")}` : groups === 0 ? " by rows, not by groups (data.group)," : "";
+  return `95 % interval${by} ${low} to ${high}`;
 }
 
 // Behind a number of held-out rows, where the logits of all of them do not fit in memory.

@@ -1,5 +1,7 @@
 // Shares of rows that belong together in groups.
 
+export const NORMAL = 1.959963984540054; // the quantile of the 95 % for rows, each by itself
+
 // Of how many groups rows are, and as how many rows they are judged, with which of the quantiles for 2, 3, … groups: see
 // `judged_rows`. hits says of each row whether it counts, number of which group it is. null where no two rows share one.
 export function byGroups(hits, number, quantiles) {

@@ -140,7 +140,7 @@ function show(place, offer, answer) {
     figure = h("div", { class: "chart", id: "margins" });
   place.replaceChildren(
     ...ties(offer, answer),
-    summary(answer.groups[state.pair.rows]),
+    summary(answer.groups[state.pair.rows], answer.unsearched),
     h("p", { id: "listed" }, `${counted(list.length, "sample")} listed`),
     ...(list.length ? [figure] : []),
     scrolled(table("Samples compared", columns(answer), list, null, LISTED), true),
@@ -186,11 +186,11 @@ const VERDICTS = {
 };
 
 // Of a training row a model knows the label, perhaps by heart: only held-out rows tell which model is the better one.
-function summary(found) {
+function summary(found, unsearched) {
   const [low, high] = found.interval.map((v) => percent(v, 1)),
     [from, to] = found.gain_interval.map(signed),
     heldOut = state.pair.rows === "held-out",
-    interval = heldOut ? `, ${intervalText(low, high, found.groups)}` : "",
+    interval = heldOut ? `, ${intervalText(low, high, unsearched ? 0 : found.groups)}` : "",
     between = found.groups === 1 ? "" : `, ${from} to ${to}`,
     right = found.right.map(count);
   return h(

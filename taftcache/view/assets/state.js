@@ -1,5 +1,5 @@
 // What the page knows, and what the person looking at it has chosen.
-import { byGroups } from "./by_groups.js";
+import { byGroups, NORMAL } from "./by_groups.js";
 import { quiet } from "./elements.js";
 import { source, unpack } from "./source.js";
 
@@ -153,8 +153,8 @@ export function judged(predictions) {
 
 // What byGroups says of some held-out rows, of which those count that hit(row) is true of; null without groups.
 export function heldOutGroups(rows, hit) {
-  const { groups } = state.held;
-  if (!groups) return null;
+  const { groups, unsearched } = state.held;
+  if (!groups) return unsearched ? { groups: 0, rows: rows.length, quantile: NORMAL } : null;
   return byGroups(
     rows.map(hit),
     rows.map((row) => groups.number[row]),
