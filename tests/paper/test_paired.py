@@ -128,9 +128,18 @@ def test_rows_of_their_own_groups_are_judged_as_rows():
 
 @pytest.mark.law("By groups, an interval holds the truth about as often as it says, and by their rows far less often")
 @pytest.mark.parametrize(
-    "sizes", [(60,) * 3, (40,) * 5, (20,) * 12, (25,) * 40, (150, *(3,) * 43), tuple(range(1, 60, 3))]
+    ("sizes", "least"),
+    [
+        ((60,) * 3, 0.92),
+        ((40,) * 5, 0.92),
+        ((20,) * 12, 0.92),
+        ((25,) * 40, 0.92),
+        ((150, *(3,) * 43), 0.92),
+        (tuple(range(1, 60, 3)), 0.92),
+        ((100, *(10,) * 5), 0.87),
+    ],
 )
-def test_coverage_by_groups(sizes):
+def test_coverage_by_groups(sizes, least):
     """Differences and accuracies of rows whose group decides in part; over other groups they are 0 and 80 %."""
     draw, rounds = np.random.default_rng(0), 1000
     names = np.repeat(np.arange(len(sizes)), sizes)
@@ -145,7 +154,7 @@ def test_coverage_by_groups(sizes):
             ):
                 held[k, what] += low <= truth <= high
     by_groups, by_rows = held / rounds
-    assert ((by_groups >= 0.92) & (by_groups <= 0.98)).all()
+    assert ((by_groups >= least) & (by_groups <= 0.98)).all()
     assert (by_rows < 0.82).all()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import IdentityError, RecipeError, StoreError
+from taftcache.model.card import _result, _scored
 from taftcache.names import HELD_OUT
 from taftcache.report.paired import RowGroups, row_verdict
 from taftcache.solve.choosing import ALONE
@@ -139,6 +140,10 @@ def test_intervals_and_verdicts_count_groups(grouped, tmp_path, capsys):
     assert report.intervals[report.default] != accuracy_interval(right)
     assert tuple(asdict(report.differences[report.default]).values()) == row_verdict(right, other, groups)
     assert report.against.groups == score.groups == groups.count
+    assert f"Wilson's interval at 95% by {groups.count} groups)" in _scored(score)[0]
+    assert _result(score, None)["metrics"][0]["args"]["groups"] == groups.count
+    assert "groups" not in _result(replace(score, groups=None), None)["metrics"][0]["args"]
+    assert _scored(replace(score, groups=1))[0].endswith("(no interval, for all are of one group).")
     said = f"by {groups.count} groups"
     (note,) = [line for line in report.notes if "(data.group)" in line]
     assert note.endswith("; the rows of a group are alike, so intervals and verdicts count groups, not rows")
