@@ -26,7 +26,7 @@ from taftcache.stages.extract.extraction import extract
 from taftcache.stages.extract.forgotten import left_out_notes, staying_out
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
-from taftcache.stages.writing import check_replaced, writable
+from taftcache.stages.writing import alone, check_replaced, writable
 from taftcache.teaching.joined import Joined, check_features, join
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, teacher_name
 from taftcache.teaching.spec import TeacherSpec
@@ -64,12 +64,13 @@ class TeachReport(Report):
 def teach(recipe: TeachingRecipe, *, progress: Progress | bool | None = None) -> TeachReport:
     """Train the recipe's student for each of its seeds, and everything that its report compares it with, and report.
 
-    Students are kept; what was trained with the same settings and rows is not trained again, and an interrupted
+    Students are kept; what was trained with the same settings, rows and pixels is not trained again, and an interrupted
     training resumes at its last checkpoint.
 
     Raises:
         StoreError, DataError: teachers that do not join (see ``teaching.joined``).
-        IdentityError: the folder has students, or a report, from other settings.
+        IdentityError: the folder has students, or a report, from other settings. StoreLocked: another process trains
+            there.
         BackboneError: a student that cannot be built.
         ArgumentError: not a ``TeachingRecipe``.
         RecipeError: no library to draw the report's plots with, or a wrong value in a recipe that was not read from a
@@ -85,23 +86,25 @@ def teach(recipe: TeachingRecipe, *, progress: Progress | bool | None = None) ->
     begin = time.perf_counter()
     with open_students(recipe, progress) as students:
         students.check()
-        write_json(recipe.folder / SETTINGS, settings)
-        compared = compare(students)
-        own = students.settings(recipe.teach.prior, compared.beta, recipe.train.seeds[0])
-        return TeachReport(
-            folder=recipe.folder,
-            student=students.student_file(own),
-            prior=recipe.teach.prior,
-            beta=compared.beta,
-            accuracy=compared.accuracy,
-            tables=compared.tables,
-            conclusions=compared.conclusions,
-            plots=compared.plots,
-            trained=students.trained,
-            kept=students.kept,
-            seconds=time.perf_counter() - begin,
-            notes=compared.notes,
-        )
+        with alone(recipe.folder):
+            check_settled(recipe)
+            write_json(recipe.folder / SETTINGS, settings)
+            compared = compare(students)
+            own = students.settings(recipe.teach.prior, compared.beta, recipe.train.seeds[0])
+            return TeachReport(
+                folder=recipe.folder,
+                student=students.student_file(own),
+                prior=recipe.teach.prior,
+                beta=compared.beta,
+                accuracy=compared.accuracy,
+                tables=compared.tables,
+                conclusions=compared.conclusions,
+                plots=compared.plots,
+                trained=students.trained,
+                kept=students.kept,
+                seconds=time.perf_counter() - begin,
+                notes=compared.notes,
+            )
 
 
 @contextmanager
@@ -142,14 +145,17 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
 
 def _images(sources: Sequence[Source], stores: Sequence[FeatureStore]) -> tuple[dict[str, str], list[str]]:
     """The class of every image by id, without images that no store has and one would never take: their class was
-    forgotten there, or only test images have it. A note on these."""
-    images, aside = classes_of(*sources), set[str]()
+    forgotten there, or only test images have it. Notes on these, and on how many were forgotten: the report keeps them,
+    so they name none."""
+    images, aside, gone = classes_of(*sources), set[str](), set[str]()
     for store in stores:
         out = staying_out(store.is_forgotten, *sources, known=store.classes)
+        gone |= {*out.ids}
         aside |= out.closed.keys() | {i for i, name in out.strange.items() if name in out.alone}
     left = [images.pop(i) for i in aside if not any(store.holds(i) for store in stores)]
     kind = "classes that a teacher has forgotten, or lacks while only test images have them"
-    return images, left_out_notes(left, kind, "append takes none of them")
+    forgotten = [f"{counted(len(gone), 'image')} left out, forgotten in a teacher's store"] if gone else []
+    return images, forgotten + left_out_notes(left, kind, "append takes none of them")
 
 
 def _with_backbone(store: FeatureStore) -> Recipe:
