@@ -49,7 +49,9 @@ from taftcache.stages.look.evaluation import (
     ahead_notes,
     balanced,
     differences,
+    grouped_text,
     is_model_of,
+    row_groups,
 )
 from taftcache.stages.look.prediction import frozen_of
 from taftcache.stages.look.row_table import STEP_ROWS
@@ -70,13 +72,15 @@ class ValueAccuracy:
     """How well the default model does on the rows of a labelled set that have one value in a column.
 
     value: what the column says, as text; empty where it says nothing. rows: how many have it. accuracy: the share of
-    them that is right, 0 to 1. interval: 95 % interval of that (Wilson's).
+    them that is right, 0 to 1. interval: 95 % interval of that (Wilson's). groups: how many groups (``data.group``) it
+    was judged by; None where no two rows share one; of 1 there is no interval, which is then from 0 to 1.
     """
 
     value: str
     rows: int
     accuracy: float
     interval: tuple[float, float]
+    groups: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,8 @@ class EvaluateOnReport(Report):
     data: its folder or file; None for arrays. rows: how many were judged. unknown: rows of classes that the store does
     not have, by class: they are left out. unreadable: images that were left out, and why. majority: the share of rows
     that the commonest class has. accuracy: by model, 0 to 1, as in ``EvaluateReport``. intervals: 95 % interval of each
-    accuracy (Wilson's). balanced: by model, the mean of its accuracies on each class that has rows. default: the model
+    accuracy (Wilson's). groups: how many groups (``data.group``, searched in these ids) they were judged by; see
+    ``EvaluateReport``. balanced: by model, the mean of its accuracies on each class that has rows. default: the model
     that ``predict`` takes unless one is named. reference, differences: as in ``EvaluateReport``; a model from elsewhere
     has its place as a name, in accuracy, too. calibration: by composed model, what its probabilities are worth here, at
     the temperature of the store's held-out rows; none without these. by: the column that was named. values: the default
@@ -104,6 +109,7 @@ class EvaluateOnReport(Report):
     balanced: dict[str, float]
     default: str
     intervals: dict[str, tuple[float, float]]
+    groups: int | None = None
     reference: str | None = None
     differences: dict[str, Difference] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
@@ -183,7 +189,9 @@ def evaluate_on(
         del hits[UNTOUCHED]
     labels = np.concatenate(scores.labels)
     place = {item.id: k for k, item in enumerate(asked.source.items)}
-    values = [] if asked.values is None else _by_value([asked.values[place[i]] for i in scores.ids], hits[default])
+    groups = row_groups(store, scores.ids)
+    said = None if asked.values is None else [asked.values[place[i]] for i in scores.ids]
+    values = [] if said is None else _by_value(store, scores.ids, said, hits[default])
     keys = settings_of(store).keys
     return EvaluateOnReport(
         store=store.path,
@@ -194,9 +202,10 @@ def evaluate_on(
         accuracy={name: float(hit.mean()) for name, hit in hits.items()},
         balanced={name: balanced(hit, labels) for name, hit in hits.items()},
         default=default,
-        intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
+        intervals={name: accuracy_interval(hit, groups) for name, hit in hits.items()},
+        groups=groups and groups.count,
         reference=reference,
-        differences=differences(reference, hits),
+        differences=differences(reference, hits, groups),
         unknown=unknown,
         unreadable=scores.unreadable,
         calibration={name: sums.calibration(scores.temperatures[name]) for name, sums in scores.sums.items()},
@@ -212,7 +221,8 @@ def evaluate_on(
             *_copies(store, scores, progress),
             *_known_groups(store, scores.ids, recorded_recipe(store).data),
             *beside,
-            *ahead_notes(default, {name: hit for name, hit in hits.items() if name in scores.whole}),
+            *([] if groups is None else [grouped_text(len(labels), groups)]),
+            *ahead_notes(default, {name: hit for name, hit in hits.items() if name in scores.whole}, groups),
             *_small(values),
         ],
     )
@@ -497,14 +507,24 @@ def _of_reference(
     return [f"{other.name}: {note}" for note in notes]
 
 
-def _by_value(values: Sequence[Any], hit: NDArray[np.bool_]) -> list[ValueAccuracy]:
+def _by_value(
+    store: FeatureStore, ids: Sequence[str], values: Sequence[Any], hit: NDArray[np.bool_]
+) -> list[ValueAccuracy]:
     """The accuracy on the rows with each of the ``values`` [n], the worst first, from which rows are right [n]."""
     names, place = np.unique([_text(value) for value in values], return_inverse=True)
-    found = [(name, hit[place == k]) for k, name in enumerate(names.tolist())]
-    made = [
-        ValueAccuracy(value=name, rows=len(own), accuracy=float(own.mean()), interval=accuracy_interval(own))
-        for name, own in found
-    ]
+    made = []
+    for k, name in enumerate(names.tolist()):
+        own = hit[place == k]
+        of = row_groups(store, [ids[at] for at in np.flatnonzero(place == k).tolist()])
+        made.append(
+            ValueAccuracy(
+                value=name,
+                rows=len(own),
+                accuracy=float(own.mean()),
+                interval=accuracy_interval(own, of),
+                groups=of and of.count,
+            )
+        )
     return sorted(made, key=lambda own: (own.accuracy, -own.rows, name_order(own.value)))
 
 

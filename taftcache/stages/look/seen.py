@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -11,8 +10,7 @@ import msgspec
 from taftcache.cache.format.fault import intact
 from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import names, recorded_recipe, refusal
-from taftcache.errors import TaftcacheError
+from taftcache.consent import groups_here
 from taftcache.model.meta import meta_of
 from taftcache.names import BUDGET_ALLOWS, PRIVATE, is_component, is_model, shard_of
 from taftcache.stages.train.private.records import read_keys
@@ -45,18 +43,13 @@ def saw(store: FeatureStore, model: str, keys: Mapping[str, str] | None = None) 
 
 
 def in_groups_of_one(first: FeatureStore, second: FeatureStore, ids: Sequence[str]) -> list[bool]:
-    """Whether the group of each sample, by ``data.group`` of either store, has training rows in one store alone. The
-    expression of a store that may not open its images here may take for ever: it is not searched."""
+    """Whether the group of each sample, by ``groups_here`` of either store, has training rows in one store alone."""
     found = [False] * len(ids)
-    for own in (first, second):
-        with suppress(TaftcacheError):  # a store that no stage made may record anything
-            recipe = recorded_recipe(own)
-            group_of = recipe.data.group_of
-            if recipe.data.group is None or not names(recipe, "images") or refusal(own, "images", recipe) is not None:
-                continue
-            one, other = ({group_of(i) for i in store.sample_ids()} for store in (first, second))
+    for store in (first, second):
+        if (groups := groups_here(store, ids)) is not None:
+            one, other = ({*(groups_here(store, rows.sample_ids()) or ())} for rows in (first, second))
             apart = one ^ other
-            found = [known or group_of(i) in apart for known, i in zip(found, ids, strict=True)]
+            found = [known or group in apart for known, group in zip(found, groups, strict=True)]
     return found
 
 

@@ -136,6 +136,7 @@ class Comparisons:
     def _compare(self, pair: tuple[tuple[Side, str], tuple[Side, str]], progress: Progress) -> dict[str, Any]:
         with importing:
             from taftcache.stages.look.evaluation import changes_of
+            from taftcache.stages.look.scoring import shown_groups, unsearched
 
         here = self.sides[HERE]
         other = next((side for side, _ in pair if side is not here), here)
@@ -163,7 +164,13 @@ class Comparisons:
         known = both & in_groups_of_one(here.store, other.store, [here.table.ids[k] for k in rows])
         before, after = (column["class"] for column in columns)
         groups = {"held-out": both & ~known, "training": ~(held | theirs_held), "all": np.ones(len(rows), bool)}
-        found = {name: changes_of(labels[part], before[part], after[part]) for name, part in groups.items()}
+        ids = [here.table.ids[k] for k in rows]
+        of = shown_groups(here.store, ids) or shown_groups(other.store, ids)
+        alone = of is None and any(unsearched(side.store) for side in (here, other))
+        found = {
+            name: changes_of(labels[part], before[part], after[part], of and of.take(part))
+            for name, part in groups.items()
+        }
         return {
             "classes": names,
             "rows": packed(rows.astype(np.int32)),
@@ -173,6 +180,7 @@ class Comparisons:
             "known": int(known.sum()),
             "in": {name: packed(part.astype(np.uint8)) for name, part in groups.items()},
             "groups": {name: changes and asdict(changes) for name, changes in found.items()},
+            "unsearched": alone,
             **{
                 key: {name: packed(values) for name, values in column.items()}
                 for key, column in zip(("before", "after"), columns, strict=True)
