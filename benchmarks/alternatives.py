@@ -201,7 +201,7 @@ def compared(found: dict[str, Any]) -> dict[str, Any]:
         low, high = accuracy_interval(right[method])
         report[method] = {"accuracy": [float(right[method].mean()), low, high]}
         if method != "taftcache" and "taftcache" in right:
-            ahead, interval, verdict = row_verdict(right["taftcache"], right[method])
+            ahead, interval, verdict, _ = row_verdict(right["taftcache"], right[method])
             report[method]["taftcache_against_it"] = {"ahead": [ahead, *interval], "verdict": verdict}
         report[method] |= {key: value for key, value in of.items() if key != "right"}
     return report

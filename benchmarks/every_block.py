@@ -84,7 +84,7 @@ def probed(store: FeatureStore, kind: str, exact: dict[str, bool]) -> dict[str, 
     """A probe, and the model of all rows against it; ``exact``: which rows this has right."""
     assert store.held_out is not None
     found, hits = linear_probe(store, settings_of(store), store.held_out, kinds=[kind])
-    ahead, interval, verdict = row_verdict(np.array([exact[i] for i in store.held_out.sample_ids]), hits)
+    ahead, interval, verdict, _ = row_verdict(np.array([exact[i] for i in store.held_out.sample_ids]), hits)
     return {
         "accuracy": [found.accuracy, *accuracy_interval(hits)],
         "strength": found.strength,
@@ -103,7 +103,8 @@ def measured(name: str, folder: Path) -> dict[str, Any]:
     against = {}
     for model in (EXACT, MEAN):
         ids = sorted(usual[model])
-        both = row_verdict(*(np.array([of[model][i] for i in ids]) for of in (wide, usual)))
+        ours, theirs = (np.array([of[model][i] for i in ids]) for of in (wide, usual))
+        both = row_verdict(ours, theirs)
         against[model] = {"ahead": both.ahead, "interval": both.interval, "verdict": both.verdict}
     return {**found, "every_against_last": against}
 

@@ -15,7 +15,7 @@ import json
 import os
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +33,7 @@ from taftcache.errors import (
     FormatError,
     RecipeError,
     StoreWriteError,
+    TaftcacheError,
     UntrustedStore,
     check_several,
 )
@@ -106,6 +107,16 @@ def recorded_recipe(store: FeatureStore) -> Recipe:
             do="use the release that made the store, or extract its images again",
         ) from error
     return parse_recipe(recorded, where)
+
+
+def groups_here(store: FeatureStore, ids: Iterable[str]) -> list[str] | None:
+    """The group of each sample, where a store is only looked at. None without ``data.group``, and in one that may not
+    open its images here, or has none: a stranger's expression may take for ever, and is not searched."""
+    with suppress(TaftcacheError):  # a store that no stage made may record anything
+        recipe = recorded_recipe(store)
+        if recipe.data.group is not None and names(recipe, "images") and refusal(store, "images", recipe) is None:
+            return recipe.data.groups(ids)
+    return None
 
 
 def overridden(command: str, store: FeatureStore, overrides: Overrides, recipe: Recipe | None = None) -> Recipe:

@@ -144,15 +144,23 @@ def tail_text(backbone: Mapping[str, Any], start: str, numbers: int) -> str:
     return f"a head on {read} ({counted(numbers, 'number')} a sample)"
 
 
-def points_text(ahead: float, interval: tuple[float, float], *, brief: bool = False) -> str:
+def by_groups_text(groups: int | None) -> str:
+    """What stands behind an interval that was judged by so many groups of rows."""
+    return "" if groups is None else f" by {counted(groups, 'group')}"
+
+
+def points_text(ahead: float, interval: tuple[float, float], groups: int | None = None, *, brief: bool = False) -> str:
     """``+2.19 points, 95 % interval +0.3 to +4.1``, for the difference of two accuracies; more digits for many rows.
 
-    brief: ``+2.19 (+0.3 to +4.1)``.
+    groups: by how many it was judged, if it was: ``95 % interval by 44 groups +0.3 to +4.1``. brief: ``+2.19 (+0.3 to
+    +4.1)``.
     """
     low, high = (100 * end for end in interval)
     digits = max(1, -floor(log10(high - low))) if high > low else 1
     gain, between = f"{100 * ahead:+z.{digits + 1}f}", f"{low:+z.{digits}f} to {high:+z.{digits}f}"
-    return f"{gain} ({between})" if brief else f"{gain} points, 95 % interval {between}"
+    if groups == 1:
+        return f"{gain} (no interval)" if brief else f"{gain} points, no interval of rows of one group"
+    return f"{gain} ({between})" if brief else f"{gain} points, 95 % interval{by_groups_text(groups)} {between}"
 
 
 def counted(count: int, thing: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 from unicodedata import normalize
@@ -188,6 +188,10 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 do=_GROUP_EXAMPLE,
             )
         return name or sample_id
+
+    def groups(self, ids: Iterable[str]) -> list[str] | None:
+        """The group of each sample, in order; None without ``group``. Errors as for ``group_of``."""
+        return None if self.group is None else [self.group_of(i) for i in ids]
 
     def __post_init__(self) -> None:
         if self.source == "digits":

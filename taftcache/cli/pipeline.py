@@ -393,7 +393,12 @@ def evaluate(
     ] = False,
     reference: Annotated[
         str | None,
-        typer.Option("--reference", metavar="MODEL", help="compare each of the others with this one, row by row"),
+        typer.Option(
+            "--reference",
+            metavar="MODEL",
+            help="compare each of the others with this one, row by row; with --on also an exported model's folder, or"
+            " another store, for its default model",
+        ),
     ] = None,
     on: Annotated[
         Path | None,
@@ -427,7 +432,7 @@ def evaluate(
     """Measure accuracy on held-out rows or another set.
 
     Covers every component and model, and the network before training unless its head begins at zero, each with its 95 %
-    interval. Also says how far the default model's probabilities are off.
+    interval (by groups, with data.group). Also says how far the default model's probabilities are off.
 
     With --on, labelled images go through the frozen layers, a batch at a time, and nothing is written to the store.
     Rows of classes that it does not have are left out.

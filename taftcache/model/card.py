@@ -14,7 +14,7 @@ from taftcache.model.component import public_fields
 from taftcache.model.description import DESCRIPTION
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.model.saved import ABOUT
-from taftcache.names import LARGE_EPSILON, at_most, counted, epsilon_text, shown, tail_text
+from taftcache.names import LARGE_EPSILON, at_most, by_groups_text, counted, epsilon_text, shown, tail_text
 
 if TYPE_CHECKING:  # they need timm, which a model's score does not
     from taftcache.backbone.model import Backbone
@@ -58,12 +58,14 @@ _PARTS: dict[Part, str] = {
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """Top-1 accuracy on ``rows`` held-out rows, with Wilson's interval at ``level``, and what the probabilities are
-    worth there; None where there is no temperature."""
+    worth there; None where there is no temperature. ``groups``: how many groups of rows the interval was judged by, if
+    rows share any."""
 
     accuracy: float
     interval: tuple[float, float]
     level: float
     rows: int
+    groups: int | None = None
     calibration: Calibration | None = None
 
 
@@ -270,6 +272,7 @@ def _result(score: Score, dataset: str | None) -> dict[str, Any]:
             "interval": [round(bound, 6) for bound in score.interval],
             "level": score.level,
             "method": "Wilson",
+            **({} if score.groups is None else {"groups": score.groups}),
         },
     }
     name = dataset or "held-out rows"
@@ -284,10 +287,10 @@ def _scored(score: Score | None) -> Sequence[str]:
     if score is None:
         return []
     low, high = score.interval
-    return [
-        f"- Top-1 accuracy on {counted(score.rows, 'held-out row')}: {score.accuracy:.1%}"
-        f" ({low:.1%} to {high:.1%}, Wilson's interval at {score.level:.0%})."
-    ]
+    said = f"{low:.1%} to {high:.1%}, Wilson's interval at {score.level:.0%}{by_groups_text(score.groups)}"
+    if score.groups == 1:
+        said = "no interval, for all are of one group"
+    return [f"- Top-1 accuracy on {counted(score.rows, 'held-out row')}: {score.accuracy:.1%} ({said})."]
 
 
 def _calibrated(origin: Origin) -> Sequence[str]:

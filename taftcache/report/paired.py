@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import sqrt
+from math import inf, sqrt
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,25 +20,88 @@ Verdict = Literal["holds", "within noise", "contradicted"]
 
 
 class RowVerdict(NamedTuple):
-    """By how much the first of two models is more accurate, the 95 % interval of that, and the verdict."""
+    """By how much the first of two models is more accurate, the 95 % interval of that, and the verdict.
+
+    groups: how many groups of rows they were judged by; None where no two rows share one. One group gives no interval:
+    it is then from −1 to 1.
+    """
 
     ahead: float
     interval: tuple[float, float]
     verdict: Literal["ahead", "within noise", "behind"]
+    groups: int | None = None
 
 
-def row_verdict(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> RowVerdict:
+def row_verdict(ours: NDArray[np.bool_], theirs: NDArray[np.bool_], groups: RowGroups | None = None) -> RowVerdict:
     """The verdict on two models, from which of the same rows [n] each of them gets right.
 
-    Only rows that one of the two gets right and the other does not make a difference.
+    Only rows that one of the two gets right and the other does not make a difference. Where rows share ``groups``, the
+    variance is the larger of the rows' own and that of ``RowGroups.judged``, with its quantile. Then the interval holds
+    the truth in 92 or more of 100 draws, but in 88 where groups differ much, and one of fewer than ten has most rows.
     """
     ahead = ours.astype(np.float64) - theirs
     middle, variance = row_difference(ahead)
     half = NORMAL * sqrt(variance)
+    if groups is not None:
+        by_groups, quantile = groups.judged(ahead)
+        half = quantile * sqrt(max(variance, by_groups))
     low, high = max(-1.0, middle - half), min(1.0, middle + half)
     return RowVerdict(
-        float(ahead.mean()), (low, high), "ahead" if low > 0 else "behind" if high < 0 else "within noise"
+        float(ahead.mean()),
+        (low, high),
+        "ahead" if low > 0 else "behind" if high < 0 else "within noise",
+        groups and groups.count,
     )
+
+
+@final
+@dataclass(frozen=True)
+class RowGroups:
+    """Which rows belong together.
+
+    number: of the group of each row [n]. sizes: how many rows each group has [k].
+    """
+
+    number: NDArray[np.intp]
+    sizes: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, names: Sequence[str] | NDArray[Any] | None) -> RowGroups | None:
+        """The groups of rows by their ``names`` [n]; None where no two rows share one: each is judged by itself."""
+        if names is None:
+            return None
+        _, number, sizes = np.unique(np.asarray(names), return_inverse=True, return_counts=True)
+        return None if len(sizes) == len(number) else cls(number, sizes)
+
+    @property
+    def count(self) -> int:
+        """k."""
+        return len(self.sizes)
+
+    def take(self, rows: NDArray[Any]) -> RowGroups | None:
+        """The groups of some of the rows, by their places or a mask."""
+        return RowGroups.of(self.number[rows])
+
+    def quantiles(self) -> NDArray[np.float64]:
+        """Student's quantiles for 2, 3, … k groups [k − 1]."""
+        return np.array([_quantile(freedom) for freedom in range(1, self.count)])
+
+    def judged(self, values: NDArray[np.floating]) -> tuple[float, float]:
+        """The variance of the mean of ``values`` [n] over groups that were drawn as wholes, and Student's quantile for
+        it; of one group it is infinite.
+
+        The variance is the jackknife's: each of the k groups leaves once, and v = (k − 1)/k Σ (mean without it −
+        mean)². A group of m rows, whose values less the mean add up to S, moves it by S/(n − m). Of groups of one size
+        that is the sandwich of Liang and Zeger (1986) with its usual correction, k/(k − 1) Σ S²/n². Where sizes
+        differ, that is too small: a large group pulls the mean, and with it its own S, towards itself, which leaving it
+        out undoes (CV3 of MacKinnon, Nielsen and Webb, 2023). The quantile has k − 1 degrees of freedom (Cameron and
+        Miller, 2015, VI), for few groups tell little of how groups differ.
+        """
+        k = self.count
+        if k == 1:
+            return inf, inf
+        moved = np.bincount(self.number, values - values.mean()) / (len(values) - self.sizes)
+        return (k - 1) / k * float(np.square(moved).sum()), _quantile(k - 1)
 
 
 def row_difference(ahead: NDArray[np.floating]) -> tuple[float, float]:

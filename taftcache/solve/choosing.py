@@ -150,16 +150,21 @@ def choose_ridge(
             return RidgeChoice(best, method, [*map(TriedRidge.of, found)], 2, _end_of(best, ridges))
     drawn = order_of(sources) if hashes is None else np.argsort(hashes, kind="stable")
     drawn = drawn[: rows if head and objective.loss.quadratic else MOST_ROWS]
-    held = _validating(len(drawn))
     if groups is None:
-        return _validated(base, sources, objective, arithmetic, ridges, drawn, held, folds)
+        return _validated(base, sources, objective, arithmetic, ridges, drawn, _validating(len(drawn)), folds)
     drawn = drawn[np.argsort(groups[drawn], kind="stable")]
-    ends = _ends(groups[drawn])
-    if not len(ends):  # a group is so much larger than all others that only its rows were drawn
+    held = whole_groups(groups[drawn])
+    if held == len(drawn):  # a group is so much larger than all others that only its rows were drawn
         return alone
-    held = int(ends[np.abs(ends - held).argmin()])
     choice = _validated(base, sources, objective, arithmetic, ridges, drawn, held, 1)
     return replace(choice, method="validation on whole groups")
+
+
+def whole_groups(groups: NDArray[np.uint64]) -> int:
+    """How many of the first rows validate, by the groups of all [n], in order: the whole ones that come nearest to one
+    row in five; all rows, where there is one group alone."""
+    ends = _ends(groups)
+    return int(ends[np.abs(ends - _validating(len(groups))).argmin()]) if len(ends) else len(groups)
 
 
 def _ends(groups: NDArray[np.uint64]) -> NDArray[np.int64]:

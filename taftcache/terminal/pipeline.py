@@ -17,6 +17,7 @@ from taftcache.names import (
     UNTOUCHED,
     at_least,
     at_most,
+    by_groups_text,
     counted,
     first_few,
     input_text,
@@ -286,10 +287,12 @@ def show_evaluate(report: EvaluateReport) -> None:
     """Accuracy of every model."""
     proven, beside = ["labels proven"] if report.proven else [], _ahead_of(report)
     title = counted(report.rows, "held-out row")
-    table = Table("model", "accuracy", "95 % interval", *beside, *proven, title=title, title_justify="left")
+    columns = ["model", "accuracy", _interval_of(report), *beside, *proven]
+    table = Table(*columns, title=title, title_justify="left")
     for name, value in report.accuracy.items():
         share = [f"{at_least(round(100 * report.proven[name], 9), '.3g')} %"] if name in report.proven else []
-        table.add_row(_titled(name), *_shown(value, report.intervals[name]), *_ahead(report, name), *share)
+        shown = _shown(value, report.intervals[name], report.groups)
+        table.add_row(_titled(name), *shown, *_ahead(report, name), *share)
     print_table(table)
     if lines := _beside_accuracy(report):
         say(*lines)
@@ -299,10 +302,11 @@ def show_evaluate(report: EvaluateReport) -> None:
 def show_evaluate_on(report: EvaluateOnReport) -> None:
     """Accuracy of every model on another labelled set, and of the default one for each value of a column of it."""
     say(counted(report.rows, "row") + (f" of {report.data}" if report.data is not None else ""))
-    table = Table("model", "accuracy", "95 % interval", "balanced", *_ahead_of(report))
+    table = Table("model", "accuracy", _interval_of(report), "balanced", *_ahead_of(report))
     for name, value in report.accuracy.items():
         mean = f"{100 * report.balanced[name]:.2f} %"
-        table.add_row(_titled(name), *_shown(value, report.intervals[name]), mean, *_ahead(report, name))
+        shown = _shown(value, report.intervals[name], report.groups)
+        table.add_row(_titled(name), *shown, mean, *_ahead(report, name))
     print_table(table)
     name = _TITLES.get(report.default, report.default)
     if (own := report.calibration.get(report.default)) is not None:
@@ -310,9 +314,14 @@ def show_evaluate_on(report: EvaluateOnReport) -> None:
         say(f"{name}: {worth}; T = {own.temperature:g}, of the store's held-out rows: it is not fitted to these")
     if report.values:
         say(f"{name}, the worst first:")
-        table = Table(report.by or "value", "rows", "accuracy", "95 % interval")
+        grouped = report.groups is not None
+        table = Table(
+            report.by or "value", "rows", *(["groups"] if grouped else []), "accuracy", _interval_of(report, each=True)
+        )
         for one in report.values[:VALUES]:
-            table.add_row(one.value or "(no value)", f"{one.rows:,}", *_shown(one.accuracy, one.interval))
+            of = [f"{one.groups or one.rows:,}"] if grouped else []
+            shown = _shown(one.accuracy, one.interval, one.groups)
+            table.add_row(one.value or "(no value)", f"{one.rows:,}", *of, *shown)
         print_table(table)
         if (more := len(report.values) - VALUES) > 0:
             say(f"and {counted(more, 'value')} more, which --json lists")
@@ -328,7 +337,15 @@ def _titled(name: str) -> str:
 
 def _ahead_of(report: EvaluateReport | EvaluateOnReport) -> list[str]:
     """The heading of ``_ahead``, if models were compared with one of them."""
-    return [f"ahead of {report.reference}, in points (95 %)"] if report.differences else []
+    judged = "95 %" + (f",{by_groups_text(report.groups)}" if report.groups else "")
+    return [f"ahead of {report.reference}, in points ({judged})"] if report.differences else []
+
+
+def _interval_of(report: EvaluateReport | EvaluateOnReport, *, each: bool = False) -> str:
+    """The heading of intervals; of ``each`` value, whose groups have a column of their own."""
+    if each:
+        return "95 % interval" + ("" if report.groups is None else " by groups")
+    return f"95 % interval{by_groups_text(report.groups)}"
 
 
 def _ahead(report: EvaluateReport | EvaluateOnReport, name: str) -> list[str]:
@@ -336,13 +353,13 @@ def _ahead(report: EvaluateReport | EvaluateOnReport, name: str) -> list[str]:
     if not report.differences:
         return []
     found = report.differences.get(name)
-    return ["" if found is None else points_text(found.ahead, found.interval, brief=True)]
+    return ["" if found is None else points_text(found.ahead, found.interval, found.groups, brief=True)]
 
 
-def _shown(accuracy: float, interval: tuple[float, float]) -> tuple[str, str]:
-    """An accuracy and its 95 % interval, in per cent."""
+def _shown(accuracy: float, interval: tuple[float, float], groups: int | None) -> tuple[str, str]:
+    """An accuracy and its 95 % interval, in per cent; rows of one of the ``groups`` that it was judged by have none."""
     low, high = interval
-    return f"{100 * accuracy:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}"
+    return f"{100 * accuracy:.2f} %", "none" if groups == 1 else f"{100 * low:.1f} to {100 * high:.1f}"
 
 
 def show_predict(report: PredictReport, file: Path | None = None) -> None:
@@ -405,7 +422,7 @@ def _verdict(against: Against) -> str:
     """The best model and the linear probe, in a sentence."""
     name = _TITLES.get(against.model, against.model)
     said = {"ahead": "beats", "within noise": "is within noise of", "behind": "loses to"}[against.verdict]
-    ahead = points_text(against.ahead, against.interval)
+    ahead = points_text(against.ahead, against.interval, against.groups)
     return f"{name} {said} the probe ({against.probe.kind}): {ahead}, on the same rows"
 
 

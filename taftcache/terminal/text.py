@@ -22,7 +22,7 @@ def plain_table(*columns: str) -> Table:
 def accuracies(change: HeldOutChange) -> str:
     """What became of the default model, in a line."""
     (was, now), (first, second) = change.accuracy, change.models
-    points = gain_text(change.gain, change.interval, change.verdict)
+    points = gain_text(change.gain, change.interval, change.verdict, change.groups)
     before = "" if first == second else f" ({first})"
     rows = counted(change.rows, "row")
     return f"held-out accuracy {100 * was:.2f} %{before} → {100 * now:.2f} % ({second}) of the same {rows}; {points}"

@@ -130,7 +130,8 @@ def columns(atlas: Atlas) -> dict[str, Any]:
 
 def held_out(atlas: Atlas) -> dict[str, Any] | None:
     """Labels and every model's predictions on the held-out rows, with the shards of the components and of those that
-    are damaged; None as long as there are none."""
+    are damaged; None as long as there are none. ``groups``: the number of each row's group, and Student's quantiles
+    for 2, 3, … groups; None where no two rows are known to share one. ``unsearched``: as of ``HeldOutLogits``."""
     kept = atlas.held_out
     if kept is None:
         return None
@@ -139,8 +140,11 @@ def held_out(atlas: Atlas) -> dict[str, Any] | None:
         del models["base"]
     for k, name in enumerate(kept.components):
         models[name] = (kept.base + kept.tangents[k]).argmax(1)
+    groups = kept.groups and {"number": packed(kept.groups.number), "quantiles": packed(kept.groups.quantiles())}
     return {
         "of": kept.of,
+        "groups": groups,
+        "unsearched": kept.unsearched,
         "rows": packed(kept.rows.astype(np.int32)),
         "labels": packed(kept.labels),
         "models": {name: packed(found.astype(np.int32)) for name, found in models.items()},

@@ -48,9 +48,10 @@ def decides(c: JudgedCertificate | RenewedCertificate | Proof) -> str:
     return f"removing a row moves it by about {c.row_moves:.1e}: {'decisive' if c.decisive else 'not decisive'}"
 
 
-def gain_text(gain: float, interval: tuple[float, float], verdict: str) -> str:
-    """What became of an accuracy: its difference, and whether that is more than noise."""
-    return f"{points_text(gain, interval)}: {({'ahead': 'better', 'behind': 'worse'}).get(verdict, verdict)}"
+def gain_text(gain: float, interval: tuple[float, float], verdict: str, groups: int | None = None) -> str:
+    """What became of an accuracy: its difference, and whether that is more than noise; ``groups``: see
+    ``points_text``."""
+    return f"{points_text(gain, interval, groups)}: {({'ahead': 'better', 'behind': 'worse'}).get(verdict, verdict)}"
 
 
 def answer_text(answer: Answer, report: ReceiptsReport) -> str:

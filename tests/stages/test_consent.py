@@ -273,6 +273,20 @@ def test_a_strangers_weights_are_neither_opened_nor_downloaded(foreign, monkeypa
     assert asked == ([named["model"]] if hub else [])
 
 
+@pytest.mark.law("No file is opened and no network asked because a store names it, unless its reader allowed that")
+def test_the_store_of_a_reference_is_a_strangers_too(photographed, foreign, images):
+    """Weights that are named are also its own if it has the same; no option names those of two models."""
+    forge(foreign, backbone={"weights": "local-dir:/home/reader"})
+    with pytest.raises(UntrustedStore) as same:
+        taftcache.evaluate_on(photographed, images, reference=foreign)
+    identity = Manifest.decode((foreign / FILE).read_bytes()).identity
+    forging.forge(foreign, identity=identity | {"backbone": {**identity["backbone"], "weights_digest": "0" * 64}})
+    with pytest.raises(UntrustedStore) as other:
+        taftcache.evaluate_on(photographed, images, reference=foreign, consent=Consent(weights=images))
+    assert ["--weights" in refused.value.do for refused in (same, other)] == [True, False]
+    assert f"taftcache trust {foreign}" in other.value.do
+
+
 def test_code_is_asked_of_the_hub_for_the_model_that_was_allowed_alone(foreign):
     """A store can record one model, and name another where its tail is built."""
     allowed, other = "hf-hub:friend/model", "hf-hub:attacker/evil"

@@ -592,6 +592,9 @@ def test_a_recipe_explains_itself_and_is_never_lost(place):
         taftcache.init_recipe("images")
     assert "--force" in caught.value.do
     assert (place / "images.toml").read_text(encoding="utf-8") == text
+    grouped = taftcache.init_recipe("images", force=True, overrides=[r"data.group=([0-9])\.png"])
+    assert "\n# The part of the groups that is kept for testing; " in grouped.recipe.read_text(encoding="utf-8")
+    assert any(re.search(r"\(data\.group\), \d+ of them held out; the largest", note) for note in grouped.notes)
     changes = ["store.shards=2", "objective.ridge=auto", "device=cpu", "tangent.blocks=0"]
     report = taftcache.init_recipe("images", force=True, overrides=changes)
     recipe = load_recipe("images.toml")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,23 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import IdentityError, RecipeError, StoreError
+from taftcache.model.card import _result, _scored
 from taftcache.names import HELD_OUT
+from taftcache.report.paired import RowGroups, row_verdict
 from taftcache.solve.choosing import ALONE
 from taftcache.stages.forget.request import PartedGroup
-from taftcache.stages.look.probe import linear_probe
+from taftcache.stages.look.evaluation import accuracy_interval, held_out_score, judged_rows
+from taftcache.stages.look.probe import _aside, linear_probe
+from taftcache.stages.progress import Silent
+from taftcache.stages.train.held_out import held_out_hits, predicted_of
 from taftcache.stages.train.record import settings_of
 from taftcache.terminal.inspection import show_inspect
-from taftcache.view.wording import answer_text
+from taftcache.view import payload
+from taftcache.view.asked.comparing import Comparisons
+from taftcache.view.asked.composing import rows_right
+from taftcache.view.asked.leaving import without_rows
+from taftcache.view.atlas import Atlas
+from taftcache.view.wording import answer_text, gain_text
 from tests.stages.making import open_store, recipe, tree, write_images
 
 PATTERN = "patient([0-9]+)"
@@ -68,7 +79,11 @@ def refused(error: type[Exception], says: str, place: Path, call: Callable[[], o
 def grouped(tmp_path_factory) -> Path:
     """Not to be written to."""
     place = tmp_path_factory.mktemp("groups") / "store"
-    assert made(place, GROUPED).notes == [f"{len(IDS)} samples of {PATIENTS} groups (data.group)"]
+    said = f"{len(IDS)} samples of {PATIENTS} groups (data.group), 8 of them held out; "
+    assert made(place, GROUPED).notes == [
+        f"{said}the largest of these has {SHOTS} of {8 * SHOTS} samples",
+        "8 held-out groups (data.group) can say little of others: intervals of accuracies will be wide",
+    ]
     return place
 
 
@@ -107,6 +122,76 @@ def test_groups_that_a_shard_of_their_own_parts_are_counted(tmp_path):
     assert sum(map(len, there.values())) == PATIENTS + 10 + 1
 
 
+def test_groups_of_another_labelled_set_that_models_were_trained_on_are_named(grouped, tmp_path):
+    """Near-copies of training rows were judged as new ones: only rows of the very bytes were found."""
+    store, (x, y) = shutil.copytree(grouped, tmp_path / "s"), shots()
+    taftcache.train(store, overrides=["objective.ridge=1e-3"])
+    taftcache.compose(store)
+    held = min(patients_of(store)[HELD_OUT])
+    known = sorted({*map(patient, IDS)} - patients_of(store)[HELD_OUT])[0]
+    ids = [f"later/patient{held}-{k}" for k in range(3)] + [f"later/patient{known}-{k}" for k in range(2)]
+    said = (
+        "1 of 2 groups here (data.group) have training rows, so that accuracy on their 2 rows says little of new groups"
+    )
+    for rows, expected in ((5, [f"{said}: {known}"]), (3, [])):
+        np.savez(tmp_path / "new.npz", x=x[:rows] + 1, y=y[:rows], ids=ids[:rows])
+        report = taftcache.evaluate_on(store, tmp_path / "new.npz", reference=store)
+        again = [f"{store}: {note}" for note in expected]
+        assert [note for note in report.notes if "have training rows" in note] == expected + again
+
+
+def test_intervals_and_verdicts_count_groups(grouped, tmp_path, capsys):
+    """In evaluate, on other rows, beside another model and the probe, after forgetting, and on the model's card."""
+    place = tmp_path / "s"
+    shutil.copytree(grouped, place)
+    taftcache.train(place)
+    taftcache.compose(place)
+    with FeatureStore(place) as store:
+        held = [patient(i) for i in store.held_out.sample_ids]
+        report = taftcache.evaluate(store, reference="components/000", probe=True)
+        right = held_out_hits(store).right
+        other = predicted_of(store, "components/000", store.held_out) == store.held_out.labels
+        score = held_out_score(store, report.default)
+    groups = RowGroups.of(held)
+    assert report.groups == len({*held}) == groups.count
+    assert report.intervals[report.default] == accuracy_interval(right, groups) == score.interval
+    assert report.intervals[report.default] != accuracy_interval(right)
+    assert tuple(asdict(report.differences[report.default]).values()) == row_verdict(right, other, groups)
+    assert report.against.groups == score.groups == groups.count
+    assert f"Wilson's interval at 95% by {groups.count} groups)" in _scored(score)[0]
+    assert _result(score, None)["metrics"][0]["args"]["groups"] == groups.count
+    assert "groups" not in _result(replace(score, groups=None), None)["metrics"][0]["args"]
+    assert _scored(replace(score, groups=1))[0].endswith("(no interval, for all are of one group).")
+    said = f"by {groups.count} groups"
+    (note,) = [line for line in report.notes if "(data.group)" in line]
+    assert note.endswith("; the rows of a group are alike, so intervals and verdicts count groups, not rows")
+    taftcache.show(report)
+    assert capsys.readouterr().out.count(said) == 3
+    x, y = shots()
+    file, seen = tmp_path / "new.npz", slice(0, 20 * SHOTS, 3)
+    np.savez(file, x=x[seen], y=y[seen], ids=IDS[seen], half=np.arange(len(y[seen])) // 30)
+    found = taftcache.evaluate_on(place, file, by="half", reference="components/000")
+    assert found.groups == found.differences[found.default].groups == 20
+    assert sorted(one.groups for one in found.values) == [9, 11]
+    assert any(line.startswith("the 54 rows are of 20 groups") for line in found.notes)
+    taftcache.show(found)
+    assert "by 20 groups" in capsys.readouterr().out
+    gone = next(i for i in IDS if patient(i) not in held)
+    forgotten = taftcache.forget(place, [gone])
+    assert forgotten.held_out.groups == groups.count
+    taftcache.show(forgotten)
+    assert f"interval {said}" in capsys.readouterr().out
+    one = next(iter(held))
+    x, y, ids = (np.array(each)[[patient(i) == one for i in IDS]] for each in (x, y, IDS))
+    np.savez(file, x=x, y=y, ids=ids)
+    alone = taftcache.evaluate_on(place, file, reference="components/000")
+    assert alone.groups == 1
+    assert {(of.interval, of.verdict) for of in alone.differences.values()} == {((-1, 1), "within noise")}
+    assert {*alone.intervals.values()} == {(0, 1)}
+    taftcache.show(alone)
+    assert "(no interval)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("loss", ["mse", "rsl", "cross_entropy"])
 def test_what_is_measured_and_chosen_is_honest(grouped, tmp_path, loss):
     """Of single rows 100 % were right that were held out, by a λ of 1e-8: each has near-copies among the others."""
@@ -136,6 +221,16 @@ def test_no_copy_chooses_the_linear_probe_that_a_model_is_compared_with(tmp_path
         with FeatureStore(tmp_path / name) as store:
             share[name] = linear_probe(store, settings_of(store), store.held_out, kinds=["ridge"])[0].tried["ridge"]
     assert share["groups"] < 0.7 < 0.95 < share["each"]
+
+
+@pytest.mark.parametrize("sizes", [[1] * 20 + [80] + [1] * 20, [9, 1, 1, 30, 2, 50, 7], [40, 3], [7]])
+def test_about_a_fifth_of_the_rows_chooses_the_probe_in_whole_groups(sizes):
+    """It was every fifth group, which may have most of the rows, or hardly any."""
+    groups = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes))
+    aside, rows = _aside(len(groups), groups), len(groups)
+    assert not {*groups[aside]} & {*groups[~aside]}
+    ends = np.cumsum(sizes)[: len(sizes) - 1]
+    assert aside.sum() == (min(ends, key=lambda end: abs(end - rows // 5)) if len(ends) else rows)
 
 
 def test_a_shard_of_one_group_has_no_other_to_choose_by(tmp_path):
@@ -170,6 +265,33 @@ def test_another_group_is_refused(grouped, tmp_path):
     )
 
 
+def shown_by_groups(place: Path, stranger: Path) -> None:
+    """What the page draws, compares and solves counts groups, but for a store that may not open its images here."""
+    shutil.copytree(place, stranger)
+    with FeatureStore(place) as store, FeatureStore(stranger) as other:
+        groups = RowGroups.of([i[:5] for i in store.held_out.sample_ids])
+        report, atlas = taftcache.evaluate(store), Atlas(store)
+        atlas.work(skip=("predictions", "head path", "influence", "neighbours"))
+        assert atlas.held_out.groups.number.tolist() == groups.number.tolist()
+        assert payload.held_out(atlas)["groups"] is not None
+        assert not payload.held_out(atlas)["unsearched"]
+        found = rows_right(atlas, Silent())
+        hits = atlas.held_out.predictions() == store.held_out.labels
+        assert found["of"][0] == judged_rows(hits, groups)[0]
+        assert report.groups == groups.count
+        gain = without_rows(atlas, [0, 1], Silent()).gain
+        assert gain.groups == groups.count
+        assert f" by {groups.count} groups " in gain_text(*gain)
+        compared = Comparisons(atlas)
+        said = compared._compare((compared._side("here:models/head"), compared._side("here:models/mean")), Silent())
+        assert said["groups"]["held-out"]["groups"] == groups.count
+        assert not said["unsearched"]
+        alone = Atlas(other)
+        alone.work(skip=("predictions", "head path", "influence", "neighbours"))
+        assert payload.held_out(alone)["groups"] is None
+        assert payload.held_out(alone)["unsearched"]
+
+
 def test_images_of_a_group_stay_together(tmp_path, capsys):
     """Images of a class whose numbers begin alike are taken for those of one person."""
     images = write_images(tmp_path / "images", per_class=12)
@@ -190,6 +312,9 @@ def test_images_of_a_group_stay_together(tmp_path, capsys):
     assert answer_text(answers.samples[1], answers).endswith(f"; of its group it has {members} other samples")
     shutil.copytree(tmp_path / "s", tmp_path / "stranger")
     assert {one.in_group for one in taftcache.receipts(tmp_path / "stranger", asked_about).samples} == {None}
+    taftcache.train(tmp_path / "s")
+    taftcache.compose(tmp_path / "s")
+    shown_by_groups(tmp_path / "s", tmp_path / "another stranger")
     other = recipe(tmp_path / "s", data={**data, "group": "00([0-9])"}, store={"seed": 1})
     says = "data.group: the store has .*, the recipe '00"
     refused(IdentityError, says, tmp_path / "s", lambda: taftcache.append(other))

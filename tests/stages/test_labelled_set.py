@@ -63,8 +63,11 @@ def test_images_of_held_out_rows_have_the_accuracies_of_evaluate(photographed, i
     assert "of fewer than 20 rows, too few to tell: " in again.notes[-1]
 
 
-def test_models_are_compared_with_one_that_is_named(photographed, images, tmp_path):
-    """Row by row, on held-out rows and on others: the gain of each is that of its own hits over the reference's."""
+def test_models_are_compared_with_one_that_is_named(photographed, images, tmp_path, monkeypatch):
+    """Row by row, on held-out rows and on others: the gain of each is that of its own hits over the reference's. A
+    folder of the name of a model is not asked for."""
+    (tmp_path / "components" / "000").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     with FeatureStore(photographed) as store:
         held, default = store.held_out, taftcache.evaluate(store).default
         rows = [(i, store.classes[k]) for i, k in zip(held.sample_ids, held.labels, strict=True)]
@@ -75,7 +78,7 @@ def test_models_are_compared_with_one_that_is_named(photographed, images, tmp_pa
         own = taftcache.evaluate(store, reference="components/000")
     file = table(tmp_path / "other.csv", rows, "file", "label")
     other = taftcache.evaluate_on(photographed, file, reference="components/000", overrides={"data.root": str(images)})
-    ahead, interval, verdict = row_verdict(right[default], right["components/000"])
+    ahead, interval, verdict, _ = row_verdict(right[default], right["components/000"])
     for report in (own, other):
         assert (report.reference, set(report.differences)) == (
             "components/000",
@@ -84,9 +87,56 @@ def test_models_are_compared_with_one_that_is_named(photographed, images, tmp_pa
         found = report.differences[default]
         assert (found.ahead, found.interval, found.verdict) == (ahead, interval, verdict)
     assert not taftcache.evaluate(photographed).differences
-    for run in (taftcache.evaluate, lambda *a, **k: taftcache.evaluate_on(*a, file, **k)):
-        with pytest.raises(StoreError, match="no model named models/none"):
-            run(photographed, reference="models/none")
+    with pytest.raises(StoreError, match="no model named models/none"):
+        taftcache.evaluate(photographed, reference="models/none")
+    with pytest.raises(StoreError, match=r"no model named models/none(.|\n)*or the folder of a model"):
+        taftcache.evaluate_on(photographed, file, reference="models/none")
+
+
+def test_models_are_compared_with_one_from_elsewhere(photographed, finished, images, tmp_path):
+    """An exported model, and another store's default one, which are judged as ``predict`` would."""
+    with FeatureStore(photographed) as store:
+        held, shard = store.held_out, store.shards[0]
+        there = [
+            *zip(held.sample_ids, held.labels, strict=True),
+            *zip(shard.sample_ids[:2], shard.labels, strict=False),
+        ]
+        rows = [(images / i, store.classes[k]) for i, k in there]
+    file, labels = table(tmp_path / "other.csv", rows, "path", "label"), np.array([name for _, name in rows])
+    other = shutil.copytree(photographed, tmp_path / "store")
+    with open_store(other) as store, store.transaction() as change:
+        change.drop("components/001")
+    taftcache.export_model(photographed, tmp_path / "model", "components/000")
+    network = tmp_path / "network"  # in timm's layout, whose classes are in an order of its own
+    taftcache.export_model(photographed, network, HEAD)
+    (network / "taftcache.json").unlink()
+    config = json.loads((network / "config.json").read_bytes())
+    config["pretrained_cfg"]["label_names"].reverse()
+    (network / "config.json").write_text(json.dumps(config))
+    for place, notes in (
+        (tmp_path / "model", []),
+        (network, []),
+        (str(other), ["rows and settings that the store has now: models/mean", "2 of 8 rows hold the very bytes"]),
+    ):
+        report = taftcache.evaluate_on(photographed, file, reference=place)
+        said = taftcache.predict(place, [path for path, _ in rows]).predictions
+        theirs = np.array([one.labels[0] for one in said]) == labels
+        assert (report.reference, report.accuracy[str(place)]) == (str(place), theirs.mean())
+        assert set(report.differences) == {*report.accuracy} - {str(place)}
+        ours = [one.labels[0] for one in taftcache.predict(photographed, [path for path, _ in rows]).predictions]
+        found = report.differences[report.default]
+        assert (found.ahead, found.interval, found.verdict) == row_verdict(np.array(ours) == labels, theirs)[:3]
+        own = [note.removeprefix(f"{place}: ") for note in report.notes if note.startswith(f"{place}: ")]
+        assert len(own) == len(notes)
+        assert all(text in note for text, note in zip(notes, own, strict=True))
+    words = "evaluate", str(photographed), "--reference", str(tmp_path / "model")
+    shown = CliRunner().invoke(app, [*words, "--on", str(file)])
+    assert shown.exit_code == 0, shown.output
+    assert " ahead of " in shown.output
+    assert str(CliRunner().invoke(app, words).exception).splitlines()[1].startswith("  try: name labelled images")
+    for place, says in ((finished, "has not the classes of .*\n.*: 3, 4"), (images, "no store at")):
+        with pytest.raises(taftcache.TaftcacheError, match=says):
+            taftcache.evaluate_on(photographed, file, reference=place)
 
 
 def test_a_folder_says_what_was_left_out_and_what_was_trained_on(photographed, images, tmp_path, monkeypatch):
@@ -213,6 +263,28 @@ def test_vectors_in_every_form(vectors, form, tmp_path):
     if form != "arrays":
         with pytest.raises(DataError, match=r"no column 'sit'|not part of a vector"):
             taftcache.evaluate_on(path, file, by="sit", columns=columns)
+
+
+def test_vectors_are_compared_with_another_stores_model(vectors, photographed, tmp_path):
+    (path, x, y, _), other, narrow = vectors, tmp_path / "other", tmp_path / "narrow"
+    for place, width in ((other, 64), (narrow, 9)):
+        taftcache.import_vectors(x[:90, :width], y[:90], place, overrides=["store.shards=1"])
+        taftcache.train(place)
+        taftcache.compose(place)
+    x, y = x[90:], y[90:]
+    ours, theirs = (taftcache.logits(place, x).argmax(1) == y for place in (path, other))
+    report = taftcache.evaluate_on(path, (x, y), reference=other)
+    found = report.differences[report.default]
+    assert (found.ahead, found.interval, found.verdict) == row_verdict(ours, theirs)[:3]
+    assert not np.array_equal(ours, theirs)
+    taftcache.export_model(photographed, tmp_path / "model")
+    for place, says in (
+        (tmp_path / "narrow", "not as wide as those of"),
+        (photographed, "a model of images cannot be compared"),
+        (tmp_path / "model", "a model of images cannot be compared"),
+    ):
+        with pytest.raises(DataError, match=says):
+            taftcache.evaluate_on(path, (x, y), reference=place)
 
 
 @pytest.mark.parametrize("form", ["npz", "csv"])

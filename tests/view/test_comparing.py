@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 from time import sleep
 
@@ -16,6 +17,7 @@ from taftcache.errors import RecipeError
 from taftcache.view.asked.comparing import Comparisons
 from taftcache.view.atlas import Atlas
 from taftcache.view.server import ViewServer
+from tests.stages.making import recipe
 from tests.view.test_server import ask, at
 
 KINDS = {"Int32Array": "<i4", "Float32Array": "<f4", "Uint8Array": "u1"}
@@ -113,6 +115,26 @@ def test_what_one_store_trained_on_is_not_held_out(tmp_path):
     assert said["groups"]["training"]["right"] == (said["groups"]["training"]["rows"],) * 2
     assert max(said["groups"]["held-out"]["right"]) < said["groups"]["held-out"]["rows"]
     assert unpacked(said["in"]["all"]).all()
+
+
+def test_what_one_store_trained_on_other_rows_of_the_group_of_is_not_held_out(photographed, images, tmp_path):
+    """Unless the store may not open its images here: a stranger's expression may take for ever."""
+    pattern, here = "[0-9]/0[0-9]{2}", tmp_path / "here"
+    data = {"source": "folder", "train": str(images), "held_out": 0.7, "group": pattern}
+    taftcache.extract(recipe(here, data=data))
+    shutil.copytree(here, tmp_path / "elsewhere")
+    for path in (here, tmp_path / "elsewhere"):
+        with FeatureStore(path) as store, FeatureStore(photographed) as other:
+            held = {*store.held_out.sample_ids} & {*other.held_out.sample_ids}
+            trained = [{re.search(pattern, i)[0] for i in one.sample_ids()} for one in (store, other)]
+            known = {i for i in held if re.search(pattern, i)[0] in trained[0] ^ trained[1] and path == here}
+            atlas = Atlas(store)
+            said = compared(Comparisons(atlas, other), "there:models/mean", "here:base")
+            ids = [atlas.table.ids[k] for k in unpacked(said["rows"])]
+        assert said["known"] == len(known)
+        assert {i for i, one in zip(ids, unpacked(said["in"]["held-out"]), strict=True) if one} == held - known
+        assert not {i for i, one in zip(ids, unpacked(said["in"]["training"]), strict=True) if one} & held
+        assert len(held) > len(known) > 0 or path != here
 
 
 def test_models_that_are_not_there(atlas):

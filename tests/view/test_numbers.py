@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from taftcache.names import at_most, ordinal
+from taftcache.report.paired import RowGroups
 from taftcache.stages.look.evaluation import accuracy_interval
 from taftcache.view.bundle import bundle
 from tests.view.test_bundle import ASSETS
@@ -52,6 +55,21 @@ def test_places_are_written_as_they_are_said(module):
     assert module("numbers.js", "ordinal", f"{places}.map(ordinal)") == [ordinal(k) for k in places]
     said = ["1st", "2nd", "3rd", "10th", "11th", "12th", "13th", "21st", "111th"]
     assert said == [ordinal(int(text[:-2])) for text in said]
+
+
+@pytest.mark.law("Accuracies on the page are those of the command line")
+@pytest.mark.parametrize("sizes", [[5, 1, 30, 2], [4] * 12, [9], [1, 1, 1]])
+@pytest.mark.parametrize("share", [0.0, 0.7, 1.0])
+def test_intervals_by_groups_are_those_of_evaluate(module, sizes, share):
+    draw = np.random.default_rng(0)
+    number = draw.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    hits, groups = draw.random(len(number)) < share, RowGroups.of(number)
+    quantiles = [] if groups is None else groups.quantiles().tolist()
+    judged = f"byGroups({hits.astype(int).tolist()}, {number.tolist()}, {quantiles})"
+    found = module("by_groups.js", "byGroups", judged)
+    assert found is None if groups is None else found["groups"] == groups.count
+    both = f"((judged) => interval({hits.sum()}, {len(hits)}, judged))({json.dumps(found)})"
+    assert module("accuracy.js", "interval", both) == pytest.approx(accuracy_interval(hits, groups), abs=1e-12)
 
 
 def test_intervals_end_where_accuracies_do(module):

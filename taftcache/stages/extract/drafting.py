@@ -306,6 +306,8 @@ def _comments(values: Mapping[str, Any], preprocess: Mapping[str, Any]) -> dict[
             f" Its file does not say how images are prepared. Here: {input_text(preprocess)}; what [preprocess] leaves "
             f"out is what timm takes for {backbone['model']}."
         )
+    if data.get("group"):
+        said["data.held_out"] = "The part of the groups that is kept for testing; which ones follows from their names."
     if data.get("id_key") == data.get("image_key"):
         said["data.id_key"] = "Ids are the paths kept beside the images; numbers of rows change when a row is removed."
     if values["tangent"].get("blocks") != 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +18,7 @@ from taftcache.recipe import Recipe
 
 # The fewest rows in a shard, of one class in it, and groups in it; the most shards.
 ROWS, PER_CLASS, GROUPS, SHARDS = 100, 3, 10, 10
+FEW = 10  # fewer held-out groups give an interval of an accuracy that may be over 60 points wide
 BY_IDS = "the store holds rows out by their ids"  # why a column of splits is not used
 
 
@@ -74,11 +75,22 @@ def group_notes(data: DataSpec, shards: Iterable[PlannedShard]) -> list[str]:
             do="write a regular expression for what the ids of a group share, or leave it out",
         )
     trained, tested = (
-        groups_of(data, [i for shard, some in parts if (shard.name == HELD_OUT) == held for i in some])
+        Counter(data.group_of(i) for shard, some in parts if (shard.name == HELD_OUT) == held for i in some)
         for held in (False, True)
     )
     said = f"{counted(len(ids), 'sample')} of {counted(len(trained | tested), 'group')} (data.group)"
-    return [said, *_alone_notes(alone), *_both_sides_notes(trained & tested)]
+    if tested:
+        said += f", {len(tested)} of them held out; the largest of these has {max(tested.values())} of "
+        said += counted(tested.total(), "sample")
+    return [said, *_alone_notes(alone), *_few_held_out_notes(len(tested)), *_both_sides_notes({*trained} & {*tested})]
+
+
+def _few_held_out_notes(groups: int) -> list[str]:
+    """A note on so few held-out groups that an accuracy on them says little."""
+    if not 0 < groups < FEW:
+        return []
+    means = "there will be no interval of an accuracy" if groups == 1 else "intervals of accuracies will be wide"
+    return [f"{counted(groups, 'held-out group')} (data.group) can say little of others: {means}"]
 
 
 def more_group_notes(data: DataSpec, store: FeatureStore, shards: Sequence[PlannedShard]) -> list[str]:

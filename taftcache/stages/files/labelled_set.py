@@ -37,6 +37,8 @@ from taftcache.stages.extract.classes import check_blanks, class_indexes
 from taftcache.stages.extract.forgotten import NOT_THERE, aside_notes
 from taftcache.stages.extract.frozen import run_frozen
 from taftcache.stages.extract.looking import check_there, data_section, full_path
+from taftcache.stages.extract.plan import groups_of
+from taftcache.stages.files.reference import Reference, open_reference
 from taftcache.stages.files.vectors.given import Vectors
 from taftcache.stages.files.vectors.opening import SUFFIXES, column_of, open_vectors, vectors_of_hdf5
 from taftcache.stages.look.duplicates import Hashes, row_hashes
@@ -46,8 +48,10 @@ from taftcache.stages.look.evaluation import (
     accuracy_interval,
     ahead_notes,
     balanced,
-    check_reference,
     differences,
+    grouped_text,
+    is_model_of,
+    row_groups,
 )
 from taftcache.stages.look.prediction import frozen_of
 from taftcache.stages.look.row_table import STEP_ROWS
@@ -68,13 +72,15 @@ class ValueAccuracy:
     """How well the default model does on the rows of a labelled set that have one value in a column.
 
     value: what the column says, as text; empty where it says nothing. rows: how many have it. accuracy: the share of
-    them that is right, 0 to 1. interval: 95 % interval of that (Wilson's).
+    them that is right, 0 to 1. interval: 95 % interval of that (Wilson's). groups: how many groups (``data.group``) it
+    was judged by; None where no two rows share one; of 1 there is no interval, which is then from 0 to 1.
     """
 
     value: str
     rows: int
     accuracy: float
     interval: tuple[float, float]
+    groups: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +91,13 @@ class EvaluateOnReport(Report):
     data: its folder or file; None for arrays. rows: how many were judged. unknown: rows of classes that the store does
     not have, by class: they are left out. unreadable: images that were left out, and why. majority: the share of rows
     that the commonest class has. accuracy: by model, 0 to 1, as in ``EvaluateReport``. intervals: 95 % interval of each
-    accuracy (Wilson's). balanced: by model, the mean of its accuracies on each class that has rows. default: the model
-    that ``predict`` takes unless one is named. reference, differences: as in ``EvaluateReport``. calibration: by
-    composed model, what its probabilities are worth here, at the temperature of the store's held-out rows; none without
-    these. by: the column that was named. values: the default model's accuracy on the rows with each of its values, the
-    worst first. outdated: models that were solved from other rows than the store has now. notes: what was left out,
-    which classes have no row, which values have few, and more.
+    accuracy (Wilson's). groups: how many groups (``data.group``, searched in these ids) they were judged by; see
+    ``EvaluateReport``. balanced: by model, the mean of its accuracies on each class that has rows. default: the model
+    that ``predict`` takes unless one is named. reference, differences: as in ``EvaluateReport``; a model from elsewhere
+    has its place as a name, in accuracy, too. calibration: by composed model, what its probabilities are worth here, at
+    the temperature of the store's held-out rows; none without these. by: the column that was named. values: the default
+    model's accuracy on the rows with each of its values, the worst first. outdated: models that were solved from other
+    rows than the store has now. notes: what was left out, which classes have no row, which values have few, and more.
     """
 
     store: Path
@@ -102,6 +109,7 @@ class EvaluateOnReport(Report):
     balanced: dict[str, float]
     default: str
     intervals: dict[str, tuple[float, float]]
+    groups: int | None = None
     reference: str | None = None
     differences: dict[str, Difference] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
@@ -119,7 +127,7 @@ def evaluate_on(
     data: Path | str | tuple[ArrayLike, ArrayLike],
     *,
     by: str | ArrayLike | None = None,
-    reference: str | None = None,
+    reference: str | Path | None = None,
     columns: Columns | None = None,
     overrides: Overrides = (),
     consent: Consent | None = None,
@@ -139,7 +147,8 @@ def evaluate_on(
         by: a column of the table (for vectors also of their file, or of the table with their labels), for the accuracy
             on the rows with each of its values; or these values themselves [n], one for each row, in the order of x or
             of the table.
-        reference: a model that each of the others is compared with, row by row.
+        reference: a model that each of the others is compared with, row by row: one of the store, by its name; or a
+            folder with one model, or the place of another store, whose default model it is. It has the same classes.
         columns: the names of arrays or columns in a file of vectors; or the file of their labels.
         overrides: ``data.image_key`` and ``data.label_key``, the columns of paths and labels, if they have no usual
             name, and not that of the store's own table; ``data.root``, what paths start from; ``data.unreadable``, by
@@ -147,7 +156,8 @@ def evaluate_on(
         consent: weights instead of those that the store names, or permission to ask the model hub for them.
 
     Raises:
-        DataError: no labelled images or vectors there, none of the store's classes, or no such column.
+        DataError: no labelled images or vectors there, none of the store's classes, or no such column; or ``reference``
+            has other classes.
         UnreadableImage: an image that cannot be read. StoreError: the store has no model, not ``reference``, or no
         classes.
         BackboneError, IdentityError, UntrustedStore: as for ``TangentModel.load``.
@@ -157,8 +167,11 @@ def evaluate_on(
     progress, default = or_silent(progress), model_of(store.objects())
     if default not in store.objects():
         raise no_model(store, default)
-    check_reference(store, reference)
+    reference = None if reference is None else str(reference)
     with ExitStack() as stack:
+        other = None
+        if reference is not None and not is_model_of(store, reference):
+            other = open_reference(stack, store, reference, consent)
         if scaling_of(store.identity) is None:
             asked = _images(store, data, by, columns, overrides, consent)
         else:
@@ -168,6 +181,7 @@ def evaluate_on(
         known = [k for k, item in enumerate(asked.source.items) if scores.classes[item.label] >= 0]
         with progress.task("evaluate", len(known)) as task:
             asked.run(known, scores, task.advance)
+        beside = [] if other is None else _of_reference(store, other, asked, scores, progress)
     if not scores.ids:
         raise DataError(f"none of the images of {asked.path} can be read", got=next(iter(scores.unreadable.values())))
     hits = {name: np.concatenate(found) for name, found in scores.hits.items()}
@@ -175,7 +189,9 @@ def evaluate_on(
         del hits[UNTOUCHED]
     labels = np.concatenate(scores.labels)
     place = {item.id: k for k, item in enumerate(asked.source.items)}
-    values = [] if asked.values is None else _by_value([asked.values[place[i]] for i in scores.ids], hits[default])
+    groups = row_groups(store, scores.ids)
+    said = None if asked.values is None else [asked.values[place[i]] for i in scores.ids]
+    values = [] if said is None else _by_value(store, scores.ids, said, hits[default])
     keys = settings_of(store).keys
     return EvaluateOnReport(
         store=store.path,
@@ -186,9 +202,10 @@ def evaluate_on(
         accuracy={name: float(hit.mean()) for name, hit in hits.items()},
         balanced={name: balanced(hit, labels) for name, hit in hits.items()},
         default=default,
-        intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
+        intervals={name: accuracy_interval(hit, groups) for name, hit in hits.items()},
+        groups=groups and groups.count,
         reference=reference,
-        differences=differences(reference, hits),
+        differences=differences(reference, hits, groups),
         unknown=unknown,
         unreadable=scores.unreadable,
         calibration={name: sums.calibration(scores.temperatures[name]) for name, sums in scores.sums.items()},
@@ -202,7 +219,10 @@ def evaluate_on(
             *scores.notes,
             *_class_notes(store, unknown, labels),
             *_copies(store, scores, progress),
-            *ahead_notes(default, {name: hit for name, hit in hits.items() if name in scores.whole}),
+            *_known_groups(store, scores.ids, recorded_recipe(store).data),
+            *beside,
+            *([] if groups is None else [grouped_text(len(labels), groups)]),
+            *ahead_notes(default, {name: hit for name, hit in hits.items() if name in scores.whole}, groups),
             *_small(values),
         ],
     )
@@ -459,14 +479,52 @@ def _copies(store: FeatureStore, scores: _Scores, progress: Progress) -> list[st
     ]
 
 
-def _by_value(values: Sequence[Any], hit: NDArray[np.bool_]) -> list[ValueAccuracy]:
+def _known_groups(store: FeatureStore, ids: Sequence[str], data: DataSpec) -> list[str]:
+    """A note on groups, by ``data``, of the rows ``ids`` whose other rows models of the store were trained on."""
+    if data.group is None:
+        return []
+    both = groups_of(data, filter(data.in_id, ids)) & groups_of(data, store.sample_ids())
+    if not both:
+        return []
+    rows = sum(data.group_of(i) in both for i in ids)
+    return [
+        f"{len(both)} of {counted(len(groups_of(data, ids)), 'group')} here (data.group) have training rows, so that "
+        f"accuracy on their {counted(rows, 'row')} says little of new groups: {first_few(sorted(both))}"
+    ]
+
+
+def _of_reference(
+    store: FeatureStore, other: Reference, asked: _Asked, scores: _Scores, progress: Progress
+) -> list[str]:
+    """Notes on a model from elsewhere, whose hits join those of ``scores``."""
+    place, notes = {item.id: k for k, item in enumerate(asked.source.items)}, list(other.notes)
+    with progress.task("reference", len(scores.ids)) as task:
+        scores.hits[other.name] = [other.hits(asked.source, [place[i] for i in scores.ids], task.advance)]
+    if other.store is not None:
+        data = (recorded_recipe(one).data for one in (other.store, store))
+        notes += _copies(other.store, scores, progress)
+        notes += _known_groups(other.store, scores.ids, min(data, key=lambda one: one.group is None))
+    return [f"{other.name}: {note}" for note in notes]
+
+
+def _by_value(
+    store: FeatureStore, ids: Sequence[str], values: Sequence[Any], hit: NDArray[np.bool_]
+) -> list[ValueAccuracy]:
     """The accuracy on the rows with each of the ``values`` [n], the worst first, from which rows are right [n]."""
     names, place = np.unique([_text(value) for value in values], return_inverse=True)
-    found = [(name, hit[place == k]) for k, name in enumerate(names.tolist())]
-    made = [
-        ValueAccuracy(value=name, rows=len(own), accuracy=float(own.mean()), interval=accuracy_interval(own))
-        for name, own in found
-    ]
+    made = []
+    for k, name in enumerate(names.tolist()):
+        own = hit[place == k]
+        of = row_groups(store, [ids[at] for at in np.flatnonzero(place == k).tolist()])
+        made.append(
+            ValueAccuracy(
+                value=name,
+                rows=len(own),
+                accuracy=float(own.mean()),
+                interval=accuracy_interval(own, of),
+                groups=of and of.count,
+            )
+        )
     return sorted(made, key=lambda own: (own.accuracy, -own.rows, name_order(own.value)))
 
 

@@ -21,8 +21,8 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.nearest import by_ending, in_another_form
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.consent import names, recorded_recipe, refusal
-from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, TaftcacheError, several_texts
+from taftcache.consent import groups_here
+from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, several_texts
 from taftcache.model.members import withdrawn
 from taftcache.names import BEFORE, NUMBERS
 from taftcache.stages.certificates import RenewedCertificate
@@ -373,14 +373,13 @@ def _converted(file: str, entry: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def _in_groups(store: FeatureStore, samples: Sequence[str]) -> dict[str, int]:
-    """How many other samples of its group the store has, by the id that is asked about. A stranger's store is only
-    looked at, and its expression for groups may take for ever: it is not searched."""
-    with suppress(TaftcacheError):  # a store that no stage made may record anything
-        recipe = recorded_recipe(store)
-        if recipe.data.group is not None and names(recipe, "images") and refusal(store, "images", recipe) is None:
-            groups = members_of_groups(store, samples)
-            return {i: sum(one != i for one in groups.get(recipe.data.group_of(i), ())) for i in samples}
-    return {}
+    """How many other samples of its group the store has, by the id that is asked about; none where ``groups_here`` says
+    of none."""
+    own = groups_here(store, samples)
+    if own is None:
+        return {}
+    members = members_of_groups(store, samples)
+    return {i: sum(one != i for one in members.get(group, ())) for i, group in zip(samples, own, strict=True)}
 
 
 def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) -> list[Answer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
-from taftcache.errors import ArgumentError, StoreError, check_several
+from taftcache.errors import ArgumentError, RecipeError, StoreError, check_several
 from taftcache.model.calibration import FEW, FIRST, Calibration, calibration_of, temperature_of
 from taftcache.model.card import Score
 from taftcache.model.component import StoredComponents, no_model, read_base, read_component
@@ -40,7 +41,7 @@ from taftcache.names import (
     told_apart,
     typed,
 )
-from taftcache.report.paired import LEVEL, NORMAL, row_verdict
+from taftcache.report.paired import LEVEL, NORMAL, RowGroups, row_verdict
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.estimators import check_has_classes
@@ -72,19 +73,22 @@ class Difference:
     """One model beside another, on the same rows.
 
     ahead: by how much its accuracy is larger. interval: 95 % interval of that. From the rows on which only one of the
-    two is right (Agresti and Min, 2005: half a row is added to each cell). verdict: what the interval says.
+    two is right (Agresti and Min, 2005: half a row is added to each cell). verdict: what the interval says. groups: how
+    many groups (``data.group``) both were judged by; None where no two rows share one; of 1 there is no interval, which
+    is then from −1 to 1.
     """
 
     ahead: float
     interval: tuple[float, float]
     verdict: Literal["ahead", "within noise", "behind"]
+    groups: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Against(Difference):
     """The store's default model beside the linear probe.
 
-    ahead, interval, verdict: see ``Difference``. probe: the linear probe.
+    ahead, interval, verdict, groups: see ``Difference``. probe: the linear probe.
     """
 
     model: str
@@ -99,7 +103,9 @@ class EvaluateReport(Report):
     balanced: by model, the mean of its accuracies on each class that has held-out rows. accuracy: by model, 0 to 1.
     Also for the untouched network with its new head; if that begins at zero, and so tells no class from another, only
     as long as there is no model. default: the model that ``predict`` takes unless one is named, if there is any. See
-    ``model_of``. intervals: 95 % interval of each accuracy (Wilson's). calibration: what the probabilities
+    ``model_of``. intervals: 95 % interval of each accuracy (Wilson's). groups: how many groups (``data.group``) these
+    were judged by; None where no two rows share one; of 1 there are none, and they are then from 0 to 1.
+    calibration: what the probabilities
     softmax(logits / T) of each composed model and of the probe are worth. against: the linear probe, if it was asked
     for and the rows allow one. reference: the model that was named to compare the others with. differences: every other
     model's, by name, and the probe's, beside it. proven: the share of labels that the certificates show to be those of
@@ -118,6 +124,7 @@ class EvaluateReport(Report):
     balanced: dict[str, float]
     default: str | None
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    groups: int | None = None
     calibration: dict[str, Calibration] = field(default_factory=dict)
     against: Against | None = None
     reference: str | None = None
@@ -150,7 +157,7 @@ def evaluate(
 
     Raises:
         StoreError: the store has no held-out rows, no classes, or no model ``reference``. RecipeError: ``without``
-            names no component, or leaves none over.
+            names no component, or leaves none over; ``reference`` is a place, which only ``evaluate_on`` takes.
     """
     assert isinstance(store, FeatureStore)
     check_several(without=without)
@@ -162,6 +169,7 @@ def evaluate(
     names = [name for name in store.objects() if is_model(name)]
     check_reference(store, reference)
     models = StoredComponents(store, names, settings.base)
+    groups = row_groups(store, rows.sample_ids)
     notes = [*outdated_notes(store, settings.keys), *kept_notes(store), *subtracted_notes(store)]
     notes += [*unshared_by(store, rows), *_tuned(models.metas())]
     default = model_of(names)
@@ -177,7 +185,7 @@ def evaluate(
         notes += _leaked(store, Hashes.of(store, progress).leaked(), rows)
     against = None
     if probe:
-        against, said = _beside_probe(store, settings, rows, default, hits, progress, any_time=probe != "quick")
+        against, said = _beside_probe(store, settings, rows, groups, default, hits, progress, any_time=probe != "quick")
         notes += [*said, *_few_rows(store, against)]
     found = ((name, calibration_of(z, rows.labels[: logits.rows])) for name, z in logits.logits.items())
     calibration = {name: of for name, of in found if of is not None}
@@ -188,12 +196,13 @@ def evaluate(
         calibration[PROBE] = against.probe.calibration
     shares = proven_shares(rows, store, settings, whole, progress) if proven else {}
     notes += _unproven(store, [name for name in whole if name not in shares]) if proven else []
-    notes += _of_groups(store, rows)
+    notes += _of_groups(store, rows, groups)
     lacking = {"no linear probe": probe and not no_probe(store), "no label is proven": proven}
     if not whole and any(lacking.values()):
         without, verb = " and ".join(what for what, asked in lacking.items() if asked), "compose" if names else "train"
         notes.append(f"{without}: no model is composed yet; next: taftcache {verb} {typed(store.path)}")
-    notes += [*ahead_notes(default, {name: hits[name] for name in whole if name in hits}), *_uneven(store, rows, hits)]
+    notes += ahead_notes(default, {name: hits[name] for name in whole if name in hits}, groups)
+    notes += _uneven(store, rows, hits)
     return EvaluateReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -202,11 +211,12 @@ def evaluate(
         accuracy={name: float(hit.mean()) for name, hit in hits.items()},
         balanced={name: balanced(hit, rows.labels) for name, hit in hits.items()},
         default=default if default in hits else None,
-        intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
+        intervals={name: accuracy_interval(hit, groups) for name, hit in hits.items()},
+        groups=groups and groups.count,
         calibration=calibration,
         against=against,
         reference=reference,
-        differences=differences(reference, hits),
+        differences=differences(reference, hits, groups),
         proven=shares,
         outdated=outdated(store, settings.keys),
         notes=notes,
@@ -238,6 +248,7 @@ def _beside_probe(
     store: FeatureStore,
     settings: Settings,
     rows: Shard,
+    groups: RowGroups | None,
     default: str,
     hits: dict[str, NDArray[np.bool_]],
     progress: Progress,
@@ -259,7 +270,8 @@ def _beside_probe(
             f"the linear probe was fitted to {fitted.rows} of {fitted.of} training rows, evenly taken: more of its "
             "features have no room in memory"
         )
-    return Against(model=default, probe=fitted, **row_verdict(hits[default], hits[PROBE])._asdict()), notes
+    found = row_verdict(hits[default], hits[PROBE], groups)
+    return Against(model=default, probe=fitted, **found._asdict()), notes
 
 
 def _few_rows(store: FeatureStore, against: Against | None) -> list[str]:
@@ -283,25 +295,41 @@ def _rows_of_classes(store: FeatureStore) -> tuple[int, int]:
 
 
 def check_reference(store: FeatureStore, reference: str | None) -> None:
-    """StoreError if a model is named that the store does not have."""
-    if reference is not None and not (is_model(reference) and reference in store.objects()):
-        raise no_model(store, reference)
+    """StoreError if a model is named that the store does not have; RecipeError for a place, where others may be."""
+    if reference is None or is_model_of(store, reference):
+        return
+    if os.path.exists(reference):
+        raise RecipeError(
+            f"{reference} is not one of the models of {store.path}, and its held-out rows judge only those",
+            do="name labelled images or vectors that judge both: --on DATA; in Python evaluate_on(store, data, …)",
+        )
+    raise no_model(store, reference)
 
 
-def differences(reference: str | None, hits: Mapping[str, NDArray[np.bool_]]) -> dict[str, Difference]:
-    """Every model beside ``reference``, from which rows [n] each is right on; none if that is not among them."""
+def is_model_of(store: FeatureStore, name: str) -> bool:
+    """Whether the store has a model or component of that name."""
+    return is_model(name) and name in store.objects()
+
+
+def differences(
+    reference: str | None, hits: Mapping[str, NDArray[np.bool_]], groups: RowGroups | None
+) -> dict[str, Difference]:
+    """Every model beside ``reference``, from which rows [n] each is right on, of these ``groups``; none if that is not
+    among them."""
     if reference is None or reference not in hits:
         return {}
-    beside = {name: row_verdict(hit, hits[reference]) for name, hit in hits.items() if name != reference}
+    beside = {name: row_verdict(hit, hits[reference], groups) for name, hit in hits.items() if name != reference}
     return {name: Difference(**found._asdict()) for name, found in beside.items()}
 
 
-def ahead_notes(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
-    """A note on each model that is right on more rows than the default one, by more than noise."""
-    found = {name: row_verdict(hits[name], hits[default]) for name in hits if name != default and default in hits}
+def ahead_notes(default: str, hits: Mapping[str, NDArray[np.bool_]], groups: RowGroups | None) -> list[str]:
+    """A note on each model that is right on more rows [n], of these ``groups``, than the default one, by more than
+    noise."""
+    others = [name for name in hits if name != default and default in hits]
+    found = {name: row_verdict(hits[name], hits[default], groups) for name in others}
     return [
         f"{name} does better than {default}, which predict takes where none is named: on the same rows by "
-        f"{points_text(said.ahead, said.interval)}; --model {name}"
+        f"{points_text(said.ahead, said.interval, said.groups)}; --model {name}"
         for name, said in found.items()
         if said.verdict == "ahead"
     ]
@@ -341,18 +369,30 @@ def _uneven(store: FeatureStore, rows: Shard, hits: Mapping[str, NDArray[np.bool
     return [f"{said}; next: taftcache train {typed(store.path)} --set objective.class_weights=balanced"]
 
 
-def _of_groups(store: FeatureStore, rows: Shard) -> list[str]:
-    """A note on how many groups the held-out rows are of, if rows belong together."""
+def _of_groups(store: FeatureStore, rows: Shard, groups: RowGroups | None) -> list[str]:
+    """A note on the groups that the held-out rows are of, if rows belong together."""
     data = recorded_recipe(store).data
     if data.group is None:
         return []
-    held, trained = groups_of(data, rows.sample_ids), groups_of(data, store.sample_ids())
-    both = held & trained
+    both = groups_of(data, rows.sample_ids) & groups_of(data, store.sample_ids())
     known = f", {len(both)} of which have training rows, too" if both else ""
-    return [
-        f"the {counted(rows.rows, 'held-out row')} are of {counted(len(held), 'group')} (data.group){known}; the rows "
-        "of a group are alike, so that intervals, which count rows, are narrower than for so many groups"
-    ]
+    return [grouped_text(rows.rows, groups, "held-out row", known)]
+
+
+def row_groups(store: FeatureStore, ids: Sequence[str]) -> RowGroups | None:
+    """Which rows with these ``ids`` belong together by the store's ``data.group``; None where no two do."""
+    return RowGroups.of(recorded_recipe(store).data.groups(ids))
+
+
+def grouped_text(rows: int, groups: RowGroups | None, row: str = "row", known: str = "") -> str:
+    """How many groups so many rows are of, what else is ``known`` of these, and what that means for intervals."""
+    count = rows if groups is None else groups.count
+    said = f"the {counted(rows, row)} are of {counted(count, 'group')} (data.group){known}"
+    if groups is None:
+        return said
+    if count == 1:
+        return f"{said}: nothing tells how groups differ, so there is no interval, and every difference may be noise"
+    return f"{said}; the rows of a group are alike, so intervals and verdicts count groups, not rows"
 
 
 def _tuned(metas: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -382,13 +422,15 @@ def held_out_score(store: FeatureStore, name: str, consent: Consent | None = Non
     if store.held_out is None or len(store.classes) < 2:
         return None
     rows = store.held_out
+    groups = row_groups(store, rows.sample_ids)
     kept = KeptLogits.of(rows, [name], len(store.classes))
     right = predicted_of(store, name, rows, consent, kept) == rows.labels
     return Score(
         accuracy=float(right.mean()),
-        interval=accuracy_interval(right),
+        interval=accuracy_interval(right, groups),
         level=LEVEL,
         rows=len(right),
+        groups=groups and groups.count,
         calibration=calibration_of(kept.logits[name], rows.labels[: kept.rows]),
     )
 
@@ -502,9 +544,27 @@ def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
     return inf if own.imported or own.certificate is None else own.certificate.distance_bound
 
 
-def accuracy_interval(right: NDArray[np.bool_]) -> tuple[float, float]:
-    """Wilson's interval of an accuracy at ``LEVEL``, from which rows [n] were right."""
-    n, k, z = len(right), int(right.sum()), NORMAL
+def judged_rows(right: NDArray[np.bool_], groups: RowGroups | None) -> tuple[float, float]:
+    """Of how many rows an accuracy p is judged, from which rows [n] were right, and with which quantile.
+
+    Where rows share ``groups``: as many rows as would have the variance v of ``RowGroups.judged``, p (1 − p)/v, but n
+    at most (and n if all are right or wrong), with its quantile, as Korn and Graubard (1998) for exact intervals, and
+    Franco and others (2019) for Wilson's. None, where all are of one group.
+    """
+    n, p = float(len(right)), float(right.mean())
+    if groups is None:
+        return n, NORMAL
+    variance, quantile = groups.judged(right.astype(np.float64))
+    return (p * (1 - p) / variance if 0 < p < 1 and n * variance > p * (1 - p) else n), quantile
+
+
+def accuracy_interval(right: NDArray[np.bool_], groups: RowGroups | None = None) -> tuple[float, float]:
+    """Wilson's interval of an accuracy at ``LEVEL``, from which rows [n] were right; where rows share ``groups``, of as
+    many as ``judged_rows`` says. Of one group: from 0 to 1."""
+    if groups is not None and groups.count == 1:
+        return 0.0, 1.0
+    n, z = judged_rows(right, groups)
+    k = float(right.sum()) * (n / len(right))
     middle = (2 * k + z**2) / (2 * (n + z**2))
     half = z / (2 * (n + z**2)) * sqrt(4 * k * (n - k) / n + z**2)
     return (middle - half if k else 0.0), (middle + half if k < n else 1.0)
@@ -515,7 +575,7 @@ class Changes:
     """Two models on ``rows`` rows.
 
     changed: rows that get another class; interval: of their share, at 95 % (Wilson's). right: by the first and by the
-    second. gain: by how much the second is more accurate, with ``gain_interval`` and ``verdict`` as from
+    second. gain: by how much the second is more accurate, with ``gain_interval``, ``verdict`` and ``groups`` as from
     ``paired.row_verdict``.
     """
 
@@ -526,20 +586,28 @@ class Changes:
     gain: float
     gain_interval: tuple[float, float]
     verdict: str
+    groups: int | None
 
 
-def changes_of(labels: NDArray[np.int32], before: NDArray[np.int32], after: NDArray[np.int32]) -> Changes | None:
-    """Compare two models by the classes [n] that they give to rows with ``labels`` [n]; None without rows."""
+def changes_of(
+    labels: NDArray[np.int32],
+    before: NDArray[np.int32],
+    after: NDArray[np.int32],
+    groups: RowGroups | None = None,
+) -> Changes | None:
+    """Compare two models by the classes [n] that they give to rows with ``labels`` [n], of these ``groups``; None
+    without rows."""
     if not len(labels):
         return None
     other, hits = before != after, (before == labels, after == labels)
-    gain, interval, verdict = row_verdict(hits[1], hits[0])
+    gain, interval, verdict, judged_by = row_verdict(hits[1], hits[0], groups)
     return Changes(
         rows=len(labels),
         changed=int(other.sum()),
-        interval=accuracy_interval(other),
+        interval=accuracy_interval(other, groups),
         right=(int(hits[0].sum()), int(hits[1].sum())),
         gain=gain,
         gain_interval=interval,
         verdict=verdict,
+        groups=judged_by,
     )

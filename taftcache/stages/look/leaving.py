@@ -238,5 +238,5 @@ def _compared(
         changed=int((old != new).sum()),
         held_out=len(stay),
         accuracy=(float((old == labels).mean()), float((new == labels).mean())),
-        gain=row_verdict(new == labels, old == labels),
+        gain=row_verdict(new == labels, old == labels, kept.groups and kept.groups.take(stay)),
     )

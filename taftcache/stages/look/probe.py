@@ -17,6 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.model.calibration import Calibration, calibration_of
 from taftcache.model.component import read_base
 from taftcache.names import PRIVATE
+from taftcache.solve.choosing import whole_groups
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.train.held_out import KeptLogits
 from taftcache.stages.train.settings import Settings
@@ -32,7 +33,7 @@ RIDGE, LOGISTIC = "ridge", "logistic regression"
 # do equally well the first is taken.
 STRENGTHS = {RIDGE: (0.1, 1.0, 10.0, 100.0), LOGISTIC: (0.01, 0.1, 1.0, 10.0)}
 APART, MOST_FURTHER = 10.0, 2  # the ratio of neighbouring strengths; how many are tried beyond the first four
-EVERY = 5  # one row in five, or one group, chooses, as λ is chosen with ridge = "auto"
+EVERY = 5  # one row in five chooses, as λ is chosen with ridge = "auto"
 MOST_STEPS = 300
 # Rows times features: with more, a probe is chosen on, and fitted to, as many rows as fit, taken evenly.
 MOST_CHOOSING, MOST_FITTED = 1 << 26, 1 << 28
@@ -170,10 +171,11 @@ def unfitted(kind: str, strength: float) -> Pipeline:
 
 
 def _aside(rows: int, groups: NDArray[np.uint64] | None) -> NDArray[np.bool_]:
-    """Which of so many rows choose a probe: whole ones of their ``groups`` [n], if rows belong together."""
+    """Which of so many rows choose a probe: whole ones of their ``groups`` [n], as for λ, if rows belong together."""
     if groups is None:
         return np.equal(np.arange(rows) % EVERY, 0)
-    return np.isin(groups, np.unique(groups)[::EVERY])
+    order = np.argsort(groups, kind="stable")
+    return np.isin(np.arange(rows), order[: whole_groups(groups[order])])
 
 
 def head_features(base: Base, shards: Sequence[Shard], every: int = 1) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -16,11 +16,13 @@ from taftcache.backbone.device import float64_device, resolve_device
 from taftcache.cache.format.fault import DAMAGE, problem_of
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import groups_here, recorded_recipe
 from taftcache.errors import RecipeError
 from taftcache.model.component import StoredComponents
 from taftcache.model.meta import meta_of
 from taftcache.model.outdated import outdated
 from taftcache.names import PRIVATE, component_of, is_component, is_model, one_of_trained, shard_of
+from taftcache.report.paired import RowGroups
 from taftcache.stages.look.row_table import STEP_ROWS, Reader, RowTable
 from taftcache.stages.memory import memory_of_models
 from taftcache.stages.progress import Progress
@@ -183,7 +185,8 @@ class HeldOutLogits:
     """Base logits [n,K] and each component's tangent [S,n,K] on the held-out rows, so that any mean of them is cheap.
 
     rows: which of the held-out shard's ``of`` rows these are (all, unless that would not fit in memory).
-    others: predictions [n] of the store's other models. margins: those models' margins [n], see ``margins``.
+    others: predictions [n] of the store's other models. margins: those models' margins [n], see ``margins``. groups: of
+    the rows, see ``shown_groups``; or whether they are ``unsearched``.
     """
 
     rows: NDArray[np.int64]
@@ -194,6 +197,8 @@ class HeldOutLogits:
     components: list[str]
     others: dict[str, NDArray[np.int64]]
     margins: dict[str, NDArray[np.float32]]
+    groups: RowGroups | None = None
+    unsearched: bool = False
 
     def logits(self, without: Iterable[str] = ()) -> NDArray[np.float32]:
         """Logits [n,K] of the mean of all components but those of the shards named ``without``.
@@ -243,7 +248,20 @@ def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: R
         components=components,
         others=found,
         margins=ahead,
+        groups=shown_groups(store, np.asarray(shard.sample_ids)[rows].tolist()),
+        unsearched=unsearched(store),
     )
+
+
+def shown_groups(store: FeatureStore, ids: Sequence[str]) -> RowGroups | None:
+    """Which rows with these ``ids`` belong together, where a store is only looked at (``groups_here``); None where no
+    two are known to."""
+    return RowGroups.of(groups_here(store, ids))
+
+
+def unsearched(store: FeatureStore) -> bool:
+    """Whether rows may belong together, but which do is not looked for where a store is only looked at."""
+    return recorded_recipe(store).data.group is not None and groups_here(store, ()) is None
 
 
 def margins(logits: NDArray[np.float32], labels: NDArray[np.int32]) -> NDArray[np.float32]:

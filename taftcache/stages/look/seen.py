@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from taftcache.cache.format.fault import intact
 from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import groups_here
 from taftcache.model.meta import meta_of
 from taftcache.names import BUDGET_ALLOWS, PRIVATE, is_component, is_model, shard_of
 from taftcache.stages.train.private.records import read_keys
@@ -38,6 +39,17 @@ def saw(store: FeatureStore, model: str, keys: Mapping[str, str] | None = None) 
             found |= _saw_itself(store, objects[member], keys)
         elif is_component(member) and store.has_shard(shard_of(member)):  # it was made again since, or is gone
             found[shard_of(member)] = "perhaps"
+    return found
+
+
+def in_groups_of_one(first: FeatureStore, second: FeatureStore, ids: Sequence[str]) -> list[bool]:
+    """Whether the group of each sample, by ``groups_here`` of either store, has training rows in one store alone."""
+    found = [False] * len(ids)
+    for store in (first, second):
+        if (groups := groups_here(store, ids)) is not None:
+            one, other = ({*(groups_here(store, rows.sample_ids()) or ())} for rows in (first, second))
+            apart = one ^ other
+            found = [known or group in apart for known, group in zip(found, groups, strict=True)]
     return found
 
 

@@ -19,7 +19,7 @@ from taftcache.model.calibration import FIRST
 from taftcache.model.component import StoredComponents, read_base
 from taftcache.names import UNTOUCHED, model_of
 from taftcache.recipe import Recipe
-from taftcache.report.paired import row_verdict
+from taftcache.report.paired import RowGroups, row_verdict
 from taftcache.stages.memory import memory_of_models
 from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.base import Base
@@ -94,12 +94,13 @@ def predicted_of(
 class HeldOutHits:
     """Which held-out rows, by ``ids`` [n], a store's default ``model`` classifies correctly: ``right`` [n].
 
-    classes: the store's. predicted: the index of one of them for each row [n]. logits: [n, K], or None where they take
-    more than KEPT_BYTES.
+    groups: None where no two rows share one (``data.group``). classes: the store's. predicted: the index of one of them
+    for each row [n]. logits: [n, K], or None where they take more than KEPT_BYTES.
     """
 
     model: str
     ids: NDArray[np.str_]
+    groups: RowGroups | None
     right: NDArray[np.bool_]
     classes: NDArray[np.object_]
     predicted: NDArray[np.int64]
@@ -112,8 +113,10 @@ class HeldOutChange:
 
     models: before and after. rows: how many were held out both times. accuracy: before and after, 0 to 1. gain: by how
     much the accuracy rose. interval: 95 % interval of the gain. verdict: what the interval says. See
-    ``paired.row_verdict``. labels_changed: how many of the rows get another class. largest_change: the most by which a
-    logit of theirs moved, of a class that is there both times; None if the logits of all rows take more than 32 MiB.
+    ``paired.row_verdict``. groups: how many groups (``data.group``) the interval and the verdict were judged by; None
+    where no two rows share one; of 1 there is no interval, which is then from −1 to 1. labels_changed: how many of
+    the rows get another class. largest_change: the most by which a logit of theirs moved, of a class that is there both
+    times; None if the logits of all rows take more than 32 MiB.
     """
 
     models: tuple[str, str]
@@ -124,6 +127,7 @@ class HeldOutChange:
     verdict: Literal["ahead", "within noise", "behind"]
     labels_changed: int
     largest_change: float | None
+    groups: int | None = None
 
 
 def held_out_hits(store: FeatureStore) -> HeldOutHits | None:
@@ -132,11 +136,13 @@ def held_out_hits(store: FeatureStore) -> HeldOutHits | None:
     if store.held_out is None or model not in store.objects():
         return None
     rows = store.held_out
+    groups = recorded_recipe(store).data.groups(rows.sample_ids)
     kept = KeptLogits.of(rows, [model], len(store.classes))
     predicted = predicted_of(store, model, rows, kept=kept)
     return HeldOutHits(
         model=model,
         ids=np.asarray(rows.sample_ids),
+        groups=RowGroups.of(groups),
         right=predicted == rows.labels,
         classes=np.array(store.classes, object),
         predicted=predicted,
@@ -152,7 +158,8 @@ def held_out_change(before: HeldOutHits | None, after: HeldOutHits | None) -> He
     if not len(shared):
         return None
     was, now = before.right[earlier], after.right[later]
-    gain, interval, verdict = row_verdict(now, was)
+    groups = after.groups and after.groups.take(later)
+    gain, interval, verdict, judged_by = row_verdict(now, was, groups)
     return HeldOutChange(
         models=(before.model, after.model),
         rows=len(shared),
@@ -162,6 +169,7 @@ def held_out_change(before: HeldOutHits | None, after: HeldOutHits | None) -> He
         verdict=verdict,
         labels_changed=int((before.classes[before.predicted[earlier]] != after.classes[after.predicted[later]]).sum()),
         largest_change=_largest_change(before, earlier, after, later),
+        groups=judged_by,
     )
 
 

@@ -18,7 +18,7 @@ from taftcache.errors import RecipeError, StoreError
 from taftcache.names import MEAN, default_model, is_model, one_of_trained
 from taftcache.stages.estimators import lacks_classes
 from taftcache.stages.look.row_table import RowTable
-from taftcache.stages.look.seen import saw
+from taftcache.stages.look.seen import in_groups_of_one, saw
 from taftcache.stages.look.vectors import has_tail, starts_blank
 from taftcache.stages.progress import Progress
 from taftcache.view.asked.aside import Aside
@@ -136,6 +136,7 @@ class Comparisons:
     def _compare(self, pair: tuple[tuple[Side, str], tuple[Side, str]], progress: Progress) -> dict[str, Any]:
         with importing:
             from taftcache.stages.look.evaluation import changes_of
+            from taftcache.stages.look.scoring import shown_groups, unsearched
 
         here = self.sides[HERE]
         other = next((side for side, _ in pair if side is not here), here)
@@ -159,17 +160,27 @@ class Comparisons:
             )
         # held out in one store alone, a row was seen by the other's models: it is in neither group
         held, theirs_held = here.table.held_out[rows], other.table.held_out[theirs]
+        both = held & theirs_held
+        known = both & in_groups_of_one(here.store, other.store, [here.table.ids[k] for k in rows])
         before, after = (column["class"] for column in columns)
-        groups = {"held-out": held & theirs_held, "training": ~(held | theirs_held), "all": np.ones(len(rows), bool)}
-        found = {name: changes_of(labels[part], before[part], after[part]) for name, part in groups.items()}
+        groups = {"held-out": both & ~known, "training": ~(held | theirs_held), "all": np.ones(len(rows), bool)}
+        ids = [here.table.ids[k] for k in rows]
+        of = shown_groups(here.store, ids) or shown_groups(other.store, ids)
+        alone = of is None and any(unsearched(side.store) for side in (here, other))
+        found = {
+            name: changes_of(labels[part], before[part], after[part], of and of.take(part))
+            for name, part in groups.items()
+        }
         return {
             "classes": names,
             "rows": packed(rows.astype(np.int32)),
             "label": packed(labels),
             "relabelled": int((~same).sum()),
             "held_out_once": int((held != theirs_held).sum()),
+            "known": int(known.sum()),
             "in": {name: packed(part.astype(np.uint8)) for name, part in groups.items()},
             "groups": {name: changes and asdict(changes) for name, changes in found.items()},
+            "unsearched": alone,
             **{
                 key: {name: packed(values) for name, values in column.items()}
                 for key, column in zip(("before", "after"), columns, strict=True)

@@ -1,30 +1,39 @@
 // Accuracies with their 95 % intervals.
+import { NORMAL } from "./by_groups.js";
 import { chartNumbers } from "./chart_numbers.js";
 import { chart, percentAxis } from "./charts.js";
 import { h } from "./elements.js";
 import { count, counted, percent } from "./numbers.js";
 import { hue } from "./palette.js";
 
-const NORMAL = 1.959963984540054; // of the 95 %
-
-// Wilson's interval of a fraction, which `taftcache evaluate` gives too.
-export function interval(right, rows) {
-  const p = right / rows,
-    z2 = NORMAL ** 2 / rows;
-  const half = NORMAL * Math.sqrt((p * (1 - p) + z2 / 4) / rows);
+// Wilson's interval of a fraction, which `taftcache evaluate` gives too; judged is what byGroups says of its rows.
+export function interval(right, rows, judged = null) {
+  if (judged?.groups === 1) return [0, 1];
+  const { rows: n, quantile } = judged ?? { rows, quantile: NORMAL },
+    p = right / rows,
+    z2 = quantile ** 2 / n;
+  const half = quantile * Math.sqrt((p * (1 - p) + z2 / 4) / n);
   const [low, high] = [p + z2 / 2 - half, p + z2 / 2 + half].map((v) => v / (1 + z2));
   return [right ? low : 0, right < rows ? high : 1]; // which rounding misses
+}
+
+// What an interval is called, and its ends. groups: by how many it was judged, if by any; 0 where rows may share some that
+// are not searched for here.
+export function intervalText(low, high, groups) {
+  if (groups === 1) return "no interval, for all are of one group";
+  const by = groups ? ` by ${counted(groups, "group")}` : groups === 0 ? " by rows, not by groups (data.group)," : "";
+  return `95 % interval${by} ${low} to ${high}`;
 }
 
 // Behind a number of held-out rows, where the logits of all of them do not fit in memory.
 export const partOf = (rows, all) => (rows < all ? `, spread over all ${count(all)},` : "");
 
 // A fraction right of held-out rows in words, with whose predictions they are.
-export function accuracyLine({ right, rows, all, accuracy }, whose) {
-  const [low, high] = interval(right, rows).map((v) => percent(v, 1));
+export function accuracyLine({ right, rows, all, accuracy, judged }, whose) {
+  const [low, high] = interval(right, rows, judged).map((v) => percent(v, 1));
   return [
     h("span", { class: "big", id: "accuracy" }, percent(accuracy)),
-    ` of ${counted(rows, "held-out row")}${partOf(rows, all)} right (95 % interval ${low} to ${high}): ${whose}`,
+    ` of ${counted(rows, "held-out row")}${partOf(rows, all)} right (${intervalText(low, high, judged?.groups)}): ${whose}`,
   ];
 }
 
@@ -57,8 +66,8 @@ export function accuracyCurve(place, label, results) {
 // The numbers of either, by what stands along its axis: groups are [name, results].
 export function accuracyNumbers(caption, title, names, groups) {
   const cell = (results) => (k) => {
-    const { right, rows, accuracy } = results[k],
-      [low, high] = interval(right, rows);
+    const { right, rows, accuracy, judged } = results[k],
+      [low, high] = interval(right, rows, judged);
     return `${percent(accuracy)}, ${percent(low, 1)} to ${percent(high, 1)}`;
   };
   const columns = groups.map(([name, results]) => [name, cell(results), true]);
@@ -74,7 +83,7 @@ const dots = (name, k, results, side) => ({
   symbol: SYMBOLS[k],
   renderItem: (_, api) => dot(api, side, SYMBOLS[k]),
   encode: { x: 0, y: [1, 2, 3] },
-  data: results.map(({ right, rows, accuracy }, at) => [at, accuracy, ...interval(right, rows)]),
+  data: results.map(({ right, rows, accuracy, judged }, at) => [at, accuracy, ...interval(right, rows, judged)]),
 });
 
 // What stands at a place of the axis, titled by title(place).

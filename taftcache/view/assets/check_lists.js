@@ -1,7 +1,7 @@
 // The four lists: what each is about, its lines and its columns.
 import { interval, partOf } from "./accuracy.js";
 import { count, counted, noun, ordinal, percent, short } from "./numbers.js";
-import { className, heldOutStart, modelTitle, noModel, shardName, state } from "./state.js";
+import { className, heldOutGroups, heldOutStart, modelTitle, noModel, shardName, state } from "./state.js";
 
 // A list is {said, notes, lines: [{rows, classes, picks, …}], columns: [{title, value(line), show, number, samples}]},
 // or {why} there is none; made(found) makes it from the server's answer, unpacked. rows are a line's samples, and picks those of
@@ -111,18 +111,22 @@ export function confused() {
     start = heldOutStart();
   if (!found) return { why: noModel() };
   const pairs = new Map(),
-    of = new Int32Array(state.overview.report.classes.length);
+    of = state.overview.report.classes.map(() => []);
   labels.forEach((k, n) => {
-    of[k]++;
+    of[k].push(n);
     if (found[n] === k) return;
     const key = `${k} ${found[n]}`;
     if (!pairs.has(key)) pairs.set(key, { classes: [k, found[n]], rows: [] });
     pairs.get(key).rows.push(start + rows[n]);
   });
-  const lines = [...pairs.values()].map((pair) => ({ ...pair, picks: pair.rows, of: of[pair.classes[0]] }));
+  const lines = [...pairs.values()].map((pair) => {
+    const [truth, taken] = pair.classes,
+      judged = heldOutGroups(of[truth], (n) => found[n] === taken);
+    return { ...pair, picks: pair.rows, of: of[truth].length, judged };
+  });
   const wrong = lines.reduce((sum, line) => sum + line.rows.length, 0);
   return {
-    said: `${count(wrong)} of ${counted(labels.length, "held-out row")}${partOf(labels.length, state.held.of)} ${noun(wrong, "is", "are")} taken for another class (${modelTitle(model)}); the share of a class's rows has its 95 % interval.`,
+    said: `${count(wrong)} of ${counted(labels.length, "held-out row")}${partOf(labels.length, state.held.of)} ${noun(wrong, "is", "are")} taken for another class (${modelTitle(model)}); the share of a class's rows has its 95 % interval${state.held.groups ? ", by groups" : ""}.`,
     notes: [],
     lines: lines.sort((a, b) => b.rows.length - a.rows.length || share(b) - share(a)),
     columns: CONFUSED,
@@ -130,7 +134,7 @@ export function confused() {
 }
 
 const share = (line) => line.rows.length / line.of;
-const bound = (line, k) => interval(line.rows.length, line.of)[k];
+const bound = (line, k) => interval(line.rows.length, line.of, line.judged)[k];
 
 const CONFUSED = [
   label,

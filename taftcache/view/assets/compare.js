@@ -1,4 +1,5 @@
 // Two models sample by sample: what changed its label, and by how much.
+import { intervalText } from "./accuracy.js";
 import { keep, lookAtSample } from "./address.js";
 import { keepButton } from "./picked.js";
 import { chart, css, dropCharts } from "./charts.js";
@@ -139,7 +140,7 @@ function show(place, offer, answer) {
     figure = h("div", { class: "chart", id: "margins" });
   place.replaceChildren(
     ...ties(offer, answer),
-    summary(answer.groups[state.pair.rows]),
+    summary(answer.groups[state.pair.rows], answer.unsearched),
     h("p", { id: "listed" }, `${counted(list.length, "sample")} listed`),
     ...(list.length ? [figure] : []),
     scrolled(table("Samples compared", columns(answer), list, null, LISTED), true),
@@ -172,6 +173,10 @@ function ties(offer, answer) {
     (answer.held_out_once
       ? ` ${counted(answer.held_out_once, "sample")} ${noun(answer.held_out_once, "is", "are")} held out in one store ` +
         "and trained on in the other: they are among all rows alone."
+      : "") +
+    (answer.known
+      ? ` ${counted(answer.known, "sample")} held out in both ${noun(answer.known, "is", "are")} of groups (data.group) ` +
+        "that one store alone trained on: they are among all rows alone."
       : "");
   const damage = offer.damage.length ? [h("p", { id: "damage-there" }, damaged(offer.damage))] : [];
   return [h("p", {}, text), ...damage, ...(offer.receipt ? [h("p", { id: "receipt" }, offer.receipt)] : [])];
@@ -185,11 +190,12 @@ const VERDICTS = {
 };
 
 // Of a training row a model knows the label, perhaps by heart: only held-out rows tell which model is the better one.
-function summary(found) {
+function summary(found, unsearched) {
   const [low, high] = found.interval.map((v) => percent(v, 1)),
     [from, to] = found.gain_interval.map(signed),
     heldOut = state.pair.rows === "held-out",
-    interval = heldOut ? `, 95 % interval ${low} to ${high}` : "",
+    interval = heldOut ? `, ${intervalText(low, high, unsearched ? 0 : found.groups)}` : "",
+    between = found.groups === 1 ? "" : `, ${from} to ${to}`,
     right = found.right.map(count);
   return h(
     "p",
@@ -198,7 +204,7 @@ function summary(found) {
     ` of ${counted(found.rows, "row")} ${noun(found.changed, "gets", "get")} another label ` +
       `(${percent(found.changed / found.rows)}${interval}). ` +
       (heldOut
-        ? `Right: ${right[0]} before, ${right[1]} after; ${signed(found.gain)} points, ${from} to ${to}: ${VERDICTS[found.verdict]}.`
+        ? `Right: ${right[0]} before, ${right[1]} after; ${signed(found.gain)} points${between}: ${VERDICTS[found.verdict]}.`
         : `Labels fitted: ${right[0]} before, ${right[1]} after. A model may know the labels of training rows by heart: ` +
           "only held-out rows tell which one is the more accurate."),
   );

@@ -105,7 +105,7 @@ function showResult(node, result, of) {
 async function curves(names, curve, alone, said) {
   const S = names.length,
     rows = state.held.labels.length,
-    result = (right) => ({ right, rows, accuracy: right / rows });
+    result = (from) => (right, k) => ({ right, rows, accuracy: right / rows, judged: judgedAs(from + k) });
   const say = ({ done, total }) => {
     const text = total ? `Being composed: ${count(done)} of ${count(total)} …` : "Being composed …";
     said.replaceChildren(...working(text, done, total));
@@ -114,7 +114,10 @@ async function curves(names, curve, alone, said) {
   if (found?.error) said.replaceChildren(h("p", {}, found.error));
   if (!found || found.error) return;
   said.remove();
-  const [fewer, without] = [found.fewer.map(result), found.without.map(result)],
+  const quantiles = state.held.groups?.quantiles,
+    judgedAs = (k) =>
+      quantiles ? { groups: quantiles.length + 1, rows: found.of[k], quantile: quantiles.at(-1) } : null;
+  const [fewer, without] = [found.fewer.map(result(0)), found.without.map(result(S))],
     [first, last] = [fewer[0], fewer[S - 1]].map(({ accuracy }) => percent(accuracy));
   const all = "all shards" + (state.held.damaged.length ? " but " + state.held.damaged.join(", ") : "");
   accuracyCurve(curve, `Accuracy goes from ${first} with ${all} to ${last} with one, with 95 % intervals`, fewer);

@@ -1,4 +1,5 @@
 // What the page knows, and what the person looking at it has chosen.
+import { byGroups, NORMAL } from "./by_groups.js";
 import { quiet } from "./elements.js";
 import { source, unpack } from "./source.js";
 
@@ -139,7 +140,26 @@ export function judged(predictions) {
     of[labels[row]]++;
     if (labels[row] === predictions[row]) right++;
   }
-  return { right, rows: labels.length, all: state.held.of, accuracy: right / labels.length, counts, of };
+  return {
+    right,
+    rows: labels.length,
+    all: state.held.of,
+    accuracy: right / labels.length,
+    counts,
+    of,
+    judged: heldOutGroups([...labels.keys()], (row) => labels[row] === predictions[row]),
+  };
+}
+
+// What byGroups says of some held-out rows, of which those count that hit(row) is true of; null without groups.
+export function heldOutGroups(rows, hit) {
+  const { groups, unsearched } = state.held;
+  if (!groups) return unsearched ? { groups: 0, rows: rows.length, quantile: NORMAL } : null;
+  return byGroups(
+    rows.map(hit),
+    rows.map((row) => groups.number[row]),
+    groups.quantiles,
+  );
 }
 
 // What stands where nothing is trained, or never can be; "" elsewhere.
