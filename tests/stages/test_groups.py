@@ -230,6 +230,28 @@ def test_what_stays_of_a_group_is_named(grouped, tmp_path, capsys):
     )  # fmt: skip
 
 
+def test_the_groups_of_copies_and_the_copies_of_groups_leave_together(grouped, tmp_path):
+    """The copy of a patient's scan was forgotten, and the rest of that copy's patient stayed without a word."""
+    store, (x, y) = shutil.copytree(grouped, tmp_path / "s"), shots()
+    of = {"patient80-0": 56, "patient80-1": 1, "patient81-0": 1}  # as which rows; 56 is patient07-0
+    taftcache.append_vectors(x[[*of.values()]], y[[*of.values()]], store, ids=[*of])
+    first, asked = "scans/patient07-0.png", {"dry_run": True}
+    alone = taftcache.forget(store, [first], **asked)
+    assert (alone.copies, [each.group for each in alone.groups]) == (["patient80-0"], ["07"])
+    copied = taftcache.forget(store, [first], with_copies=True, **asked)
+    assert [(each.group, each.stays) for each in copied.groups][1] == ("80", ["patient80-1"])
+    whole = taftcache.forget(store, [first], with_group=True, **asked)
+    assert (whole.copies, whole.groups, len(whole.forgotten)) == (["patient80-0"], [], SHOTS)
+    both = taftcache.forget(store, [first], with_copies=True, with_group=True)
+    assert both.copies == both.groups == []
+    assert {patient(i) for i in both.forgotten} == {"00", "07", "80", "81"}
+    assert {*both.copies_taken} == {"patient80-0", "patient81-0", IDS[1]}
+    with FeatureStore(store) as opened:
+        assert not [i for i in opened.every_id if patient(i) in ("00", "07", "80", "81")]
+    again = taftcache.forget(store, [first], with_copies=True, with_group=True)
+    assert (again.forgotten, again.already) == ([], [first])
+
+
 @pytest.mark.law("With data.group, no group is in two shards or half held out, but by --new-shard or a test, as noted")
 def test_groups_on_both_sides_of_a_test_of_its_own_are_named(tmp_path):
     x, y = shots()

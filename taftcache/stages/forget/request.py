@@ -44,7 +44,7 @@ PARTED = 3  # up to so many groups of which some samples stay are named with the
 
 @dataclass(frozen=True, kw_only=True)
 class PartedGroup:
-    """A group of ``data.group`` of which samples were named, and others stay.
+    """A group of ``data.group`` of which samples leave or were named, and others stay.
 
     group: the text that its ids share. stays: the others, with a row or without. of: how many samples the store had of
     it before the request.
@@ -68,8 +68,8 @@ class Request:
     too. ``unsearched`` shards are damaged, so that copies in them were not looked for. ``matched`` has the ids that
     each pattern named. ``twins`` are imported components that stay and have the numbers of one that leaves.
     ``unlearned`` are classes of which every training row leaves, with the number of held-out rows
-    that keep them in the list of classes. ``groups`` are those of named samples that stay in part, ``group_taken`` the
-    ids that were not named, but leave with their group.
+    that keep them in the list of classes. ``groups`` are those, of samples that leave or were named, that stay in part;
+    ``group_taken`` are the ids that were not named, but leave with their group.
     """
 
     samples: list[str]
@@ -264,7 +264,7 @@ def requested(
 ) -> Request:
     """What `resolve_request` finds for the names, the ids that match patterns and the components, the copies of those
     rows and components that stay, and the groups that do in part; if ``with_copies`` or ``with_group``, they leave,
-    too.
+    too, and so do the groups of such copies and the copies of such groups.
 
     RecipeError: ``with_group`` in a store without ``data.group``.
     """
@@ -274,27 +274,13 @@ def requested(
         leaving, same = [*leaving, *same], []
     matched = _matched(store, matching)
     samples = [*samples, *(i for ids in matched.values() for i in ids)]
-    request = resolve_request(store, samples, shards, classes)
-    named, grouped = ids_of_files(store, samples), list[str]()
-    if with_group:
-        _check_grouped(store)
-        leaving_now = {*request.samples}
-        every = members_of_groups(store, [*named, *leaving_now]).values()
-        if grouped := [i for members in every for i in members if i not in leaving_now]:
-            samples = [*samples, *grouped]
-            request = resolve_request(store, samples, shards, classes)
-    copies, unsearched = copies_of(store, request.samples, progress)
-    taken = copies if with_copies else []
-    if taken:
-        request, copies = resolve_request(store, [*samples, *taken], shards, classes), []
+    request = _spreading(store, samples, shards, classes, with_copies, with_group, progress)
+    leaving_now = {*request.samples}
+    named = [*ids_of_files(store, samples), *leaving_now]
     return replace(
         request,
-        copies=copies,
-        copies_taken=taken,
-        unsearched=unsearched,
         matched=matched,
-        groups=[] if with_group else _parted(store, named, {*request.samples}),
-        group_taken=grouped,
+        groups=_parted(store, named, leaving_now),
         components=leaving,
         twins=same,
         asked=[
@@ -304,6 +290,42 @@ def requested(
         ],
         already=[*request.already, *already],
     )
+
+
+def _spreading(
+    store: FeatureStore,
+    samples: Sequence[str],
+    shards: Sequence[str],
+    classes: Sequence[str],
+    with_copies: bool,
+    with_group: bool,
+    progress: Progress,
+) -> Request:
+    """What `resolve_request` finds, with the rest of its groups and the copies of its rows, and again those of what
+    came so, until nothing is added; of copies that stay, their ids alone.
+
+    RecipeError: as for `requested`.
+    """
+    named, grouped, taken = ids_of_files(store, samples), list[str](), list[str]()
+    copies, unsearched = list[str](), list[str]()
+    request = resolve_request(store, samples, shards, classes)
+    if with_group:
+        _check_grouped(store)
+    while True:
+        leaving = {*request.samples}
+        every = members_of_groups(store, [*named, *leaving]).values() if with_group else ()
+        if more := [i for members in every for i in members if i not in leaving]:
+            grouped += more
+            request = resolve_request(store, [*samples, *taken, *grouped], shards, classes)
+        elif taken:  # and the copies of copies are copies of the first
+            copies = []
+            break
+        copies, unsearched = copies_of(store, request.samples, progress)
+        if not (with_copies and copies):
+            break
+        taken += copies
+        request = resolve_request(store, [*samples, *taken, *grouped], shards, classes)
+    return replace(request, copies=copies, copies_taken=taken, unsearched=unsearched, group_taken=grouped)
 
 
 def members_of_groups(store: FeatureStore, named: Iterable[str]) -> dict[str, list[str]]:
