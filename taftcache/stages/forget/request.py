@@ -15,6 +15,7 @@ from unicodedata import normalize
 
 import numpy as np
 
+from taftcache.backbone.spec import DataSpec
 from taftcache.backbone.still_there import folders
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
@@ -23,6 +24,7 @@ from taftcache.model.members import imported, numbers_of, twins
 from taftcache.names import (
     CLASS,
     COMPONENT,
+    GROUP,
     HELD_OUT,
     NUMBERS,
     SHARD,
@@ -33,6 +35,7 @@ from taftcache.names import (
     told_apart,
     typed,
 )
+from taftcache.stages.extract.plan import groups_of
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import every_sample, folder_of, no_class
 from taftcache.stages.progress import Progress
@@ -62,7 +65,8 @@ class Request:
     ``staged`` are those of ``samples`` that only a stopped extraction has: the next one leaves them out. ``leaving``
     has the number of rows by shard, ``emptied`` the shards that are left with none and go as a whole, ``classes`` those
     without a row left anywhere, which go from the list of classes; ``asked`` the shards, classes and components that
-    were named as such, in the form that tombstones have them, and the numbers of these components. ``listed`` is how
+    were named as such and the groups that were to leave whole, in the form that tombstones have them, and the numbers
+    of these components. ``listed`` is how
     many skipped samples stay because nothing says whether they belong to a class that was named. ``copies`` are the ids
     of rows that stay and hold the very bytes of rows that leave, ``copies_taken`` those that were not named, but leave,
     too. ``unsearched`` shards are damaged, so that copies in them were not looked for. ``matched`` has the ids that
@@ -309,8 +313,7 @@ def _spreading(
     named, grouped, taken = ids_of_files(store, samples), list[str](), list[str]()
     copies, unsearched = list[str](), list[str]()
     request = resolve_request(store, samples, shards, classes)
-    if with_group:
-        _check_grouped(store)
+    data = _check_grouped(store) if with_group else None
     while True:
         leaving = {*request.samples}
         every = members_of_groups(store, [*named, *leaving]).values() if with_group else ()
@@ -325,7 +328,15 @@ def _spreading(
             break
         taken += copies
         request = resolve_request(store, [*samples, *taken, *grouped], shards, classes)
-    return replace(request, copies=copies, copies_taken=taken, unsearched=unsearched, group_taken=grouped)
+    whole = set[str]() if data is None else {GROUP + name for name in groups_of(data, [*named, *request.samples])}
+    return replace(
+        request,
+        asked=[*request.asked, *sorted(name for name in whole if not store.is_forgotten(name))],
+        copies=copies,
+        copies_taken=taken,
+        unsearched=unsearched,
+        group_taken=grouped,
+    )
 
 
 def members_of_groups(store: FeatureStore, named: Iterable[str]) -> dict[str, list[str]]:
@@ -351,12 +362,14 @@ def _parted(store: FeatureStore, named: Collection[str], leaving: Collection[str
     return [PartedGroup(group=group, stays=ids, of=len(groups[group])) for group, ids in stay.items() if ids]
 
 
-def _check_grouped(store: FeatureStore) -> None:
-    if recorded_recipe(store).data.group is None:
+def _check_grouped(store: FeatureStore) -> DataSpec:
+    data = recorded_recipe(store).data
+    if data.group is None:
         raise RecipeError(
             f"nothing says which samples of {store.path} belong together: it was made without data.group",
             do="name them by a pattern of their ids: --match",
         )
+    return data
 
 
 def parted_notes(groups: Sequence[PartedGroup], *, dry_run: bool) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
+from taftcache.backbone.spec import DataSpec
 from taftcache.cache.format.identity import differences
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import check_weights_there, followed
@@ -23,7 +24,7 @@ from taftcache.report.plots import check_plots
 from taftcache.report.write import write_json
 from taftcache.stages.extract.classes import classes_of
 from taftcache.stages.extract.extraction import extract
-from taftcache.stages.extract.forgotten import left_out_notes, staying_out
+from taftcache.stages.extract.forgotten import OF_GROUPS, left_out_notes, staying_out
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.writing import check_replaced, writable
@@ -118,7 +119,7 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
         }
         opened = open_source(recipe.data, lambda sample: any(store.knows(sample) for store in stores.values()))
         sources = [source for source in opened if source is not None]
-        images, notes = _images(sources, list(stores.values()))
+        images, notes = _images(recipe.data, sources, list(stores.values()))
         places = {item.id: (source, k) for source in sources for k, item in enumerate(source.items)}
         joined = join(stores, images, {teacher_name(t): t.weight for t in recipe.teachers})
         digests = {name: [shard.digest for shard in store.every_shard] for name, store in stores.items()}
@@ -140,16 +141,24 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
         yield Students(recipe, joined, of_row, digests, records, bar, notes)
 
 
-def _images(sources: Sequence[Source], stores: Sequence[FeatureStore]) -> tuple[dict[str, str], list[str]]:
-    """The class of every image by id, without images that no store has and one would never take: their class was
-    forgotten there, or only test images have it. A note on these."""
-    images, aside = classes_of(*sources), set[str]()
+def _images(
+    data: DataSpec, sources: Sequence[Source], stores: Sequence[FeatureStore]
+) -> tuple[dict[str, str], list[str]]:
+    """The class of every image by id, without images that no store has and one would never take: their class or group
+    was forgotten there, or only test images have the class. Notes on these."""
+    images, aside, grouped = classes_of(*sources), set[str](), dict[str, str]()
     for store in stores:
-        out = staying_out(store.is_forgotten, *sources, known=store.classes)
+        out = staying_out(store.is_forgotten, data, *sources, known=store.classes)
         aside |= out.closed.keys() | {i for i, name in out.strange.items() if name in out.alone}
-    left = [images.pop(i) for i in aside if not any(store.holds(i) for store in stores)]
-    kind = "classes that a teacher has forgotten, or lacks while only test images have them"
-    return images, left_out_notes(left, kind, "append takes none of them")
+        grouped |= out.grouped
+    gone = {i for i in aside | grouped.keys() if not any(store.holds(i) for store in stores)}
+    of_groups = [grouped[i] for i in grouped if i in gone]
+    left = [images[i] for i in gone if i not in grouped]
+    kind, none = "classes that a teacher has forgotten, or lacks while only test images have them", "append takes none"
+    return {i: name for i, name in images.items() if i not in gone}, [
+        *left_out_notes(of_groups, f"{OF_GROUPS} of a teacher", f"{none} of them"),
+        *left_out_notes(left, kind, f"{none} of them"),
+    ]
 
 
 def _with_backbone(store: FeatureStore) -> Recipe:
