@@ -22,13 +22,13 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import mean_token_norm, token_norm_sum
 from taftcache.cache.write.sweep import TRANSACTION
-from taftcache.consent import names, recorded_recipe, refusal
-from taftcache.errors import FormatError, StoreError, TaftcacheError
+from taftcache.errors import FormatError, RecipeError, StoreError
 from taftcache.model.members import MADE_AGAIN, withdrawn
 from taftcache.names import CLASS, COMPONENT, by_receipts, counted, is_from_macos, shard_of, them, typed
 from taftcache.stages.extract.plan import forgotten_group
 from taftcache.stages.file_texts import headers, read_texts
 from taftcache.stages.forget.finding import UNFINISHED, Findings
+from taftcache.stages.forget.request import own_groups
 from taftcache.stages.look.row_table import Sample, every_sample
 from taftcache.stages.progress import Progress, noting
 from taftcache.stages.texts import Number, is_said_anyway, texts_in
@@ -131,16 +131,11 @@ def check_names(store: FeatureStore, to: Findings) -> None:
 
 
 def of_forgotten_groups(store: FeatureStore) -> list[Sample]:
-    """Samples, with a row or without, that were not forgotten themselves, but whose group (``data.group``) was.
-
-    The expression for groups may take for ever, so a stranger's store is not searched: one that may not open its images
-    here or, if it names none, has never been written to at this place by somebody who forgets.
-    """
-    with suppress(TaftcacheError):  # a store that no stage made may record anything; verify has said what is damaged
-        recipe = recorded_recipe(store)
-        own = refusal(store, "images", recipe) is None if names(recipe, "images") else bool(store.tombstone_file.key)
-        if recipe.data.group is not None and own:
-            group_of = forgotten_group(recipe.data, store.is_forgotten)
+    """Samples, with a row or without, that were not forgotten themselves, but whose group (``data.group``) was; of a
+    stranger's store none."""
+    if (data := own_groups(store)) is not None:
+        with suppress(StoreError, RecipeError):  # verify has said it, or the expression finds the empty text
+            group_of = forgotten_group(data, store.is_forgotten)
             every = (s for s in every_sample(store) if group_of(s.sample) is not None)
             return [s for s in every if not store.is_forgotten(s.sample)]
     return []

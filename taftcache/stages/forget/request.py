@@ -18,7 +18,7 @@ import numpy as np
 from taftcache.backbone.spec import DataSpec
 from taftcache.backbone.still_there import folders
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import recorded_recipe
+from taftcache.consent import names, recorded_recipe, refusal
 from taftcache.errors import DataError, RecipeError, TaftcacheError, UnknownName, UnknownSample
 from taftcache.model.members import imported, numbers_of, twins
 from taftcache.names import (
@@ -360,6 +360,20 @@ def _parted(store: FeatureStore, named: Collection[str], leaving: Collection[str
     groups = members_of_groups(store, named)
     stay = {group: [i for i in members if i not in leaving] for group, members in groups.items()}
     return [PartedGroup(group=group, stays=ids, of=len(groups[group])) for group, ids in stay.items() if ids]
+
+
+def own_groups(store: FeatureStore) -> DataSpec | None:
+    """What says which samples of a store belong together; None without ``data.group``, and in a stranger's store, which
+    is only looked at: its expression may take for ever.
+
+    A stranger's is one that may not open its images here or, if it names none, with nothing beside it that a request to
+    forget at this place has left.
+    """
+    with suppress(TaftcacheError):  # a store that no stage made may record anything
+        recipe = recorded_recipe(store)
+        own = refusal(store, "images", recipe) is None if names(recipe, "images") else bool(store.tombstone_file.key)
+        return recipe.data if own and recipe.data.group is not None else None
+    return None
 
 
 def _check_grouped(store: FeatureStore) -> DataSpec:
