@@ -259,10 +259,9 @@ def test_the_groups_of_copies_and_the_copies_of_groups_leave_together(grouped, t
 
 
 LEFT_OUT = "1 sample left out, of forgotten groups (data.group): {} (1); only another store takes them"
-STAYS_OUT = "Further samples of a group that was forgotten as a whole stay out, also of a new store, and are counted"
 
 
-@pytest.mark.law(STAYS_OUT)
+@pytest.mark.law("Further samples of a group that was forgotten as a whole stay out, and are counted")
 def test_a_forgotten_group_takes_no_further_vectors(grouped, tmp_path):
     """Further photographs of a forgotten patient were taken in, and audited, without a word."""
     store, (x, y) = shutil.copytree(grouped, tmp_path / "s"), shots()
@@ -301,7 +300,7 @@ def test_a_forgotten_group_takes_no_further_vectors(grouped, tmp_path):
         assert patients_of(place) == {"000": {"00", "01"}}
 
 
-@pytest.mark.law(STAYS_OUT)
+@pytest.mark.law("Further samples of a group that was forgotten as a whole stay out, and are counted")
 def test_an_audit_finds_samples_of_a_forgotten_group(grouped, tmp_path, monkeypatch):
     """Those of an old copy, of which the store had some never, or no more, when the group was forgotten."""
     old, store, (x, y) = shutil.copytree(grouped, tmp_path / "old"), shutil.copytree(grouped, tmp_path / "s"), shots()
@@ -327,7 +326,7 @@ def test_an_audit_finds_samples_of_a_forgotten_group(grouped, tmp_path, monkeypa
     assert taftcache.receipts(stranger, ["patient07-90"]).samples[0].group_receipts is None
 
 
-@pytest.mark.law(STAYS_OUT)
+@pytest.mark.law("Further samples of a group that was forgotten as a whole stay out, and are counted")
 @pytest.mark.parametrize("after", [1, 3], ids=["resumed", "whole"])
 def test_a_forgotten_group_takes_no_further_images(tmp_path, monkeypatch, after):
     """Nor does a repair take them for rows that were lost."""

@@ -137,7 +137,7 @@ def forget(
     ``signing_key`` is a file with an Ed25519 key that the receipt is signed with. ``with_copies``: rows with the same
     bytes under other ids, including held-out ones, and components with the same numbers under other names are forgotten
     too. ``with_group``: so are all samples of the groups (``data.group``) of what is named, also of samples that were
-    forgotten before.
+    forgotten before, and further samples of them are left out from then on.
 
     A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
     would spend more of its budget; the receipt says so. If a class is removed, so is the component.
