@@ -46,6 +46,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 TOGETHER = {
     "forks": (
         "remote/",
+        "backbone/test_processes.py",
         "cache/test_kill.py",
         "cli/test_processes.py",
         "stages/test_export.py",
@@ -75,14 +76,14 @@ TOGETHER = {
 # What takes longest, in seconds: begun last, one of them would keep a worker busy alone.
 LONGEST = {
     "forks": 45,
-    "programs": 35,
+    "programs": 25,
     "browser": 32,
-    "cache/test_bucket.py": 25,
+    "cache/test_bucket.py": 14,
     "stages/test_forget_warm.py": 10,
     "teaching/test_taught.py": 10,
     "test_estimator.py": 10,
-    "solve/test_decisive.py": 8,
-    "backbone/test_extract.py": 7,
+    "solve/test_decisive.py": 5,
+    "backbone/test_extract.py": 5,
     "stages/test_compare.py": 7,
     "test_estimator_images.py": 7,
     "test_surroundings.py": 7,

@@ -5,6 +5,7 @@ What needs torch is imported inside a command, so that the others start at once.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, get_args
@@ -24,7 +25,7 @@ from taftcache.cli.options import (
 )
 from taftcache.recipe_sections import Report
 from taftcache.rounding import round_rows_alike
-from taftcache.stages.writing import writable
+from taftcache.stages.writing import alone, writable
 from taftcache.teaching.recipe import load_teaching
 from taftcache.terminal.console import bars
 
@@ -76,7 +77,7 @@ def compare(
     if "table3" in recipe.compare.reports:
         round_rows_alike(every_shape=True)
     done, keep = (partial(write_pages, folder=out), out / "models") if out is not None else (None, None)
-    with bars(as_json) as progress:
+    with nullcontext() if out is None else alone(out), bars(as_json) as progress:
         made = taftcache.compare(recipe, progress=progress, done=done, keep=keep)
     print_report(made, as_json)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from taftcache.cache.format.digest import digest
 from taftcache.cache.place.durable import make_durable
 from taftcache.cache.place.failure import cannot
-from taftcache.errors import StoreWriteError
+from taftcache.errors import StoreLocked, StoreWriteError
 from taftcache.names import is_from_macos
 
 LATE = 24 * 3600
@@ -107,6 +107,39 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
             probe.write(bytes(4096))
     except OSError as error:
         raise cannot("write", place, error) from None
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Only one process at a time writes to a ``folder`` that further runs continue. It is made, with those above it,
+    and is gone again afterwards if nothing was written.
+
+    Raises:
+        StoreLocked: another process writes to it, and did not end in the time that ``taftcache.waiting`` allows.
+        StoreWriteError: it cannot be made or written to.
+    """
+    from taftcache.cache.place.folder import Folder
+    from taftcache.cache.place.lock import LOCK, WriterLock
+
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = WriterLock(Folder(folder))
+    except StoreLocked as error:
+        error.do = (
+            "wait for it (taftcache --wait SECONDS; in Python taftcache.waiting(SECONDS)), or name another folder"
+        )
+        raise
+    except OSError as error:
+        raise cannot("write", folder, error) from error
+    with lock:
+        try:
+            yield
+        finally:
+            _remove(folder / LOCK)
+            if made:
+                with suppress(OSError):  # something was written
+                    folder.rmdir()
 
 
 def check_replaced(folder: Path, names: Iterable[str], *, own: bool) -> None:

@@ -6,26 +6,25 @@ import copyreg
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
 from contextlib import nullcontext
+from multiprocessing.connection import Connection
 from types import SimpleNamespace
 
 import psutil
 import pytest
 import tblib.pickling_support
 
-from taftcache.backbone.forward import processes
+from taftcache.backbone.forward import decoders, processes
 from taftcache.backbone.forward.decoders import Decoders
 from taftcache.backbone.forward.engine import DeviceEngine, Work
 from taftcache.backbone.forward.extract import extract
 from taftcache.errors import BackboneError, DataError, UnreadableImage
 from taftcache.terminal.console import ERR, note_warning
+from tests import forked
 from tests.backbone.registry import DeviceEngineAlone, MemorySink, NoiseSource, pieces
-from tests.forked import ROOT
 
 CUT, TRANSFORM = pieces()
 
@@ -235,25 +234,23 @@ def test_forks_end_when_they_are_told_to_however_their_parent_does():
         signal.signal(signal.SIGTERM, before)
 
 
-KILLED = """
-import time
-from taftcache.backbone.forward import decoders
-from tests.backbone.registry import NoiseSource
-from tests.backbone.test_processes import engine
-decoders.PROCESSES_FROM = 1
-made = engine(NoiseSource(20))
-next(made.batches(range(20)))
-print("ready", flush=True)
-time.sleep(60)
-"""
+def decode_and_wait(line: Connection) -> None:
+    decoders.PROCESSES_FROM = 1
+    made = engine(NoiseSource(20))
+    next(made.batches(range(20)))
+    line.send("ready")
+    time.sleep(60)
 
 
 def test_none_outlives_a_parent_that_is_killed():
-    command = [sys.executable, "-c", KILLED]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
-        assert parent.stdout.readline() == "ready\n"
-        forks = psutil.Process(parent.pid).children(recursive=True)
-        parent.kill()
+    line, end = multiprocessing.Pipe()
+    parent = forked.context().Process(target=decode_and_wait, args=(end,))
+    parent.start()
+    end.close()
+    assert line.recv() == "ready"
+    forks = psutil.Process(parent.pid).children(recursive=True)
+    parent.kill()
+    parent.join()
     assert len(forks) >= 2
     until = time.monotonic() + 60
     while any(map(lives, forks)) and time.monotonic() < until:

@@ -1,20 +1,18 @@
-"""A real S3 server (moto's, in memory) in a process of its own, and a proxy before it that injects faults."""
+"""An S3 server (moto's, in memory, in this process) that can be made to answer badly."""
 
 from __future__ import annotations
 
-import http.client
 import re
 import socket
-import subprocess
-import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock, Thread
+from unittest import mock
 
 Fault = Callable[[str, str, int], str | None]
 """(method, path, how many came before) -> "503", "drop" (half an answer), "lost" (done and not answered),
@@ -30,12 +28,6 @@ SAYS = {  # what S3 answers: the status, the code and the message
         "It does not match.</Message><AWSAccessKeyId>AKIASECRET</AWSAccessKeyId>",
     ),
 }
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def make_bucket(name: str, port: int) -> None:
@@ -55,40 +47,50 @@ def reached_at(port: int, staging: Path) -> dict[str, str]:
 
 
 @contextmanager
-def server() -> Iterator[int]:
-    """The port of a fresh server."""
-    port = free_port()
-    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def server() -> Iterator[Server]:
+    """A fresh one."""
+    from moto.core.utils import utcnow
+    from moto.s3.models import s3_backends
+
+    made = Server()
+
+    def dated() -> datetime:
+        return utcnow() + made.ahead
+
     try:
-        end = time.monotonic() + 120
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=1).close()
-                break
-            except urllib.error.HTTPError as error:
-                error.close()
-                break
-            except OSError:
-                assert process.poll() is None, "moto's server has ended"
-                assert time.monotonic() < end, "moto's server does not answer"
-                time.sleep(0.1)
-        yield port
+        with mock.patch("moto.s3.models.utcnow", dated):
+            yield made
     finally:
-        process.kill()
-        process.wait()
+        made.shutdown()
+        made.server_close()
+        s3_backends.reset()
 
 
-class Proxy(ThreadingHTTPServer):
-    """Forwards to ``port``; ``fault`` decides what befalls a request. ``seen`` are (method, path)."""
+class Server(ThreadingHTTPServer):
+    """Hands requests to moto; ``fault`` decides what befalls one. ``seen`` are (method, path)."""
 
     daemon_threads = True
 
-    def __init__(self, port: int) -> None:
+    def __init__(self) -> None:
+        from moto.moto_server.werkzeug_app import create_backend_app
+        from werkzeug.test import Client
+
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.to, self.fault, self.seen, self.lock = port, no_fault, [], Lock()
-        self.hurt: list[str] = []
+        self.moto = Client(create_backend_app("s3"))
+        self.lock = Lock()
+        self.fresh()
         Thread(target=self.serve_forever, daemon=True).start()
+
+    def fresh(self) -> None:
+        """No fault, and nothing seen."""
+        self.fault: Fault = no_fault
+        self.seen: list[tuple[str, str]] = []
+        self.hurt: list[str] = []
+        self.ahead = timedelta()
+
+    def later(self) -> None:
+        """What is put from here on has a later date, and no test waits for it: dates in a bucket are whole seconds."""
+        self.ahead += timedelta(seconds=1.1)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that hangs up is part of the test."""
@@ -104,14 +106,14 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1
 
     def _do(self) -> None:
-        proxy = self.server
-        assert isinstance(proxy, Proxy)
+        server = self.server
+        assert isinstance(server, Server)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        with proxy.lock:
-            what = proxy.fault(self.command, self.path, len(proxy.seen))
-            proxy.seen.append((self.command, self.path))
+        with server.lock:
+            what = server.fault(self.command, self.path, len(server.seen))
+            server.seen.append((self.command, self.path))
             if what:
-                proxy.hurt.append(what)
+                server.hurt.append(what)
         if what == "503":
             self.send_response(503)
             self.send_header("Content-Length", "0")
@@ -135,21 +137,20 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if what == "slow":
             time.sleep(1)
-        onward = http.client.HTTPConnection("127.0.0.1", proxy.to, timeout=60)
         blind = ("if-match", "if-none-match") if what == "blind" else ()
-        onward.request(self.command, self.path, body, {k: v for k, v in self.headers.items() if k.lower() not in blind})
-        answer = onward.getresponse()
-        data = answer.read()
-        onward.close()
+        headers = [(k, v) for k, v in self.headers.items() if k.lower() not in blind]
+        here = f"http://127.0.0.1:{server.server_port}"
+        answer = server.moto.open(self.path, base_url=here, method=self.command, data=body, headers=headers)
+        data = answer.get_data()
         if what == "lost":
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
             return
-        self.send_response(answer.status)
-        for name, value in answer.getheaders():
+        self.send_response(answer.status_code)
+        for name, value in answer.headers:
             if name.lower() not in ("transfer-encoding", "connection", "date", "server", "content-length"):
                 self.send_header(name, value)
-        length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(data))
+        length = answer.headers.get("Content-Length") if self.command == "HEAD" else str(len(data))
         self.send_header("Content-Length", length or "0")
         self.end_headers()
         if what == "drop":

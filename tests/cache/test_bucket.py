@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 import urllib.request
 from pathlib import Path
@@ -31,7 +30,7 @@ from taftcache.errors import (
 from taftcache.stages.writing import writable
 
 from .making import create, fill, holds, names, row, tree
-from .s3 import Proxy, make_bucket, no_fault, reached_at, server
+from .s3 import make_bucket, no_fault, reached_at, server
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
@@ -42,19 +41,16 @@ IDS, MORE = names(9), names(8, "more")
 
 @pytest.fixture(scope="module")
 def proxy():
-    with server() as port:
-        proxy = Proxy(port)
-        yield proxy
-        proxy.shutdown()
-        proxy.server_close()
+    with server() as made:
+        yield made
 
 
 @pytest.fixture
 def address(proxy, monkeypatch, tmp_path, request):
     """A fresh bucket's ``s3://bucket/prefix``, and the environment in which it is reached."""
     bucket = f"b{abs(hash(request.node.name)) % 10**9}"
-    proxy.fault, proxy.seen, proxy.hurt = no_fault, [], []
-    make_bucket(bucket, proxy.to)
+    proxy.fresh()
+    make_bucket(bucket, proxy.server_port)
     for name, value in reached_at(proxy.server_port, tmp_path / "desk").items():
         monkeypatch.setenv(name, value)
     return f"s3://{bucket}/some/stores/mine"
@@ -130,7 +126,7 @@ def test_an_update_relies_on_nothing_that_another_opening_removes(address, proxy
         with pytest.raises(StoreWriteError):
             copy(store, address, update=True)
         proxy.fault = no_fault
-        time.sleep(1.1)  # dates in a bucket are whole seconds
+        proxy.later()
         with FeatureStore(address, mode="a") as other, other.transaction() as change:
             change.put("components/002", b"another's")
 
@@ -161,7 +157,7 @@ def test_a_copy_that_was_cut_off_leaves_no_forgotten_row(address, proxy, tmp_pat
             way, says = "?delete", "copied, but what the copy replaced is still there: cannot write"
             with store.transaction() as change:
                 change.erase(IDS[:1])
-        time.sleep(1.1)  # dates in a bucket are whole seconds
+        proxy.later()
         proxy.fault = lambda method, path, before: "503" if method in ("PUT", "POST") and path.endswith(way) else None
         with pytest.raises(StoreWriteError, match=says):
             copy(store, address, update=True)
@@ -170,7 +166,7 @@ def test_a_copy_that_was_cut_off_leaves_no_forgotten_row(address, proxy, tmp_pat
         if not store.is_forgotten(IDS[0]):
             with store.transaction() as change:
                 change.erase(IDS[:1])
-        time.sleep(1.1)
+        proxy.later()
         copy(store, address, update=True)
         assert not any(erased in data for data in objects(address).values())
     with FeatureStore(address) as store:
@@ -204,7 +200,7 @@ def test_what_a_commit_could_not_remove_goes_at_the_next_opening(address, proxy,
     brief(monkeypatch)
     with create(address) as store:
         fill(store, "000", IDS)
-    time.sleep(1.1)  # dates in a bucket are whole seconds
+    proxy.later()
     store = FeatureStore(address, mode="a")
     proxy.fault = lambda method, path, before: "503" if path.endswith("?delete") else None
     with (
@@ -270,7 +266,7 @@ def test_an_erasure_leaves_nothing_of_the_attempt_before_it(address, proxy, monk
     proxy.fault = no_fault
     with FeatureStore(address) as store:
         assert "tombstones.key" in store.strays()
-    time.sleep(1.1)  # dates in a bucket are whole seconds
+    proxy.later()
     erase()
     with FeatureStore(address) as store:
         assert store.is_forgotten(IDS[0])
@@ -596,7 +592,7 @@ def test_a_large_object_leaves_no_part_of_itself(address, proxy, monkeypatch) ->
         assert store.read_object("components/001") == large
     assert [path for _, path in proxy.seen if "upload" in path] == []
     bucket = address.split("/")[2]
-    with urllib.request.urlopen(f"http://127.0.0.1:{proxy.to}/{bucket}?uploads", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{proxy.server_port}/{bucket}?uploads", timeout=30) as answer:
         assert b"<Upload>" not in answer.read()
 
 
@@ -772,7 +768,7 @@ def test_an_audit_reads_what_macos_put_into_a_bucket(address, proxy) -> None:
     small(address)
     with FeatureStore(address, mode="a") as store, store.transaction() as change:
         change.erase(IDS[:1])
-    s3 = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{proxy.to}")
+    s3 = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{proxy.server_port}")
     for said, found in ((b"", []), (f'"the picture of": ["{IDS[0]}"], and so on'.encode(), [".DS_Store"])):
         key = "some/stores/mine/.DS_Store"
         s3.put_object(Bucket=address.split("/")[2], Key=key, Body=b"\0\0\0\1Bud1\0" + said)
@@ -784,7 +780,7 @@ def test_an_audit_reads_what_macos_put_into_a_bucket(address, proxy) -> None:
 def test_an_audit_says_that_a_bucket_keeps_old_versions(address, proxy) -> None:
     small(address)
     assert not any("old versions" in note for note in taftcache.audit(address).notes)
-    s3 = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{proxy.to}")
+    s3 = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{proxy.server_port}")
     s3.put_bucket_versioning(Bucket=address.split("/")[2], VersioningConfiguration={"Status": "Enabled"})
     with FeatureStore(address, mode="a") as store, store.transaction() as change:
         change.erase(IDS[:1])

@@ -53,7 +53,8 @@ from tests.stages.test_damage import chunk_of, flip
 @pytest.fixture(autouse=True)
 def forked_workers(request):
     """Workers begin with the libraries loaded; in one test, and on a user's machine, they load them."""
-    with nullcontext() if request.function is test_a_worker_that_ends_is_said else forking():
+    loading = request.function is test_a_worker_that_stands_still_while_it_starts_is_said_to_be_waited_for
+    with nullcontext() if loading else forking():
         yield
 
 
@@ -188,10 +189,10 @@ def test_a_worker_that_stands_still_while_it_starts_is_said_to_be_waited_for(tmp
 
     with (
         config.set({"distributed.worker.preload": [str(tmp_path / "start.py")]}),
-        Cluster.local(1, threads=1, timeout=4, say=let_go) as cluster,
+        Cluster.local(1, threads=1, timeout=1, say=let_go) as cluster,
     ):
         assert cluster.call(abs, -1) == 1
-    assert said[0] == "0 of 1 worker started in 4 s; waiting for the rest"
+    assert said[0] == "0 of 1 worker started in 1 s; waiting for the rest"
 
 
 def test_a_command_that_waits_for_such_a_worker_can_be_interrupted(tmp_path):
@@ -211,7 +212,7 @@ def test_a_command_that_waits_for_such_a_worker_can_be_interrupted(tmp_path):
         config.set({"distributed.worker.preload": [str(tmp_path / "start.py")]}),
         pytest.raises(KeyboardInterrupt),
     ):
-        Cluster.local(1, threads=1, timeout=4, say=interrupted)
+        Cluster.local(1, threads=1, timeout=1, say=interrupted)
     assert not through.exists(), "it was waited for"
 
 

@@ -17,16 +17,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from unicodedata import normalize
 
 import h5py
 import numpy as np
 import pytest
+import timm
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors.torch import save_file
 
 import taftcache
 from taftcache.backbone.files import file_digest
@@ -50,7 +52,8 @@ from taftcache.stages.file_texts import FileTexts, read_texts
 from taftcache.stages.forget.finding import Findings
 from taftcache.terminal.forgetting import show_audit
 from tests.stages.forging import forge_ledger
-from tests.stages.making import open_store
+from tests.stages.making import open_store, recipe
+from tests.teaching.making import VIT
 
 HAS_PARQUET = find_spec("pyarrow") is not None
 
@@ -277,10 +280,26 @@ def test_a_model_that_claims_the_present_root_has_the_numbers_that_are_there(sto
 
 
 @pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
-def test_an_onnx_file_on_its_own_is_found(store, tmp_path):
-    """As it is served: without the folder that says what it was made from."""
+def test_an_onnx_file_on_its_own_is_found(tmp_path, monkeypatch):
+    """As it is served: without the folder that says what it was made from. Of a network of one block: converting one
+    takes seconds a block."""
     pytest.importorskip("onnxscript")
     onnx = pytest.importorskip("onnx")
+    store, weights, args = tmp_path / "store", tmp_path / "vit.safetensors", VIT | {"depth": 1, "num_classes": 10}
+    save_file(timm.create_model("vit_tiny_patch16_224", **args).state_dict(), weights)
+    backbone = {"model": "vit_tiny_patch16_224", "weights": str(weights), "model_args": args}
+    digits, size = {"source": "digits", "limit": 30}, {"input_size": [3, 16, 16]}
+    taftcache.run(recipe(store, backbone=backbone, data=digits, preprocess=size))
+    convert, converted = torch.onnx.export, []
+
+    def once(*arguments: Any, **named: Any) -> Any:
+        """The same network again: its operations are those that were found before, and nothing else of it stays."""
+        if not converted:
+            converted.append(convert(*arguments, **named))
+        converted[0].model.metadata_props.clear()
+        return converted[0]
+
+    monkeypatch.setattr(torch.onnx, "export", once)
     old, again, bare = (tmp_path / name / "served.onnx" for name in ("old", "again", "bare"))
     taftcache.export_model(store, tmp_path / "model", onnx=True)
     taftcache.export_model(tmp_path / "model", tmp_path / "form", onnx=True)
@@ -293,7 +312,6 @@ def test_an_onnx_file_on_its_own_is_found(store, tmp_path):
     expected = {"model": said["model"], "temperature": said["temperature"], "root_digest": said["root_digest"]}
     assert json.loads(about.value) == expected | {name: said["versions"][name] for name in ("taftcache", "torch")}
     assert expected.items() <= json.loads((tmp_path / "form" / "about.json").read_text()).items()
-    assert "- Licence of the backbone's weights: `apache-2.0`." in (tmp_path / "form" / CARD).read_text()
     earlier.metadata_props.remove(about)
     onnx.save(earlier, bare)
     for made in ("model", "form"):
@@ -307,6 +325,15 @@ def test_an_onnx_file_on_its_own_is_found(store, tmp_path):
         ("by-product", str(again)),
         ("undecided", str(bare.parent)),
     ]
+
+
+def test_the_card_of_another_form_names_the_licence(finished, tmp_path, monkeypatch):
+    """The form itself takes seconds to make, and says nothing of it."""
+    monkeypatch.setattr("taftcache.model.predictor.TangentModel.program", lambda model: None)
+    monkeypatch.setattr("taftcache.stages.files.models.write_program", lambda *_, **__: {})
+    taftcache.export_model(finished, tmp_path / "model")
+    taftcache.export_model(tmp_path / "model", tmp_path / "form", program=True)
+    assert "- Licence of the backbone's weights: `apache-2.0`." in (tmp_path / "form" / CARD).read_text()
 
 
 @pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")

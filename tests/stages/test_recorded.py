@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 
 import msgspec
 import numpy as np
@@ -125,7 +124,7 @@ def test_what_a_store_was_made_from_is_shown(finished, photographed, images, tmp
 
 
 @pytest.mark.law("What an unfinished store says to type makes the rest of it, without the file that it was made from")
-def test_an_extraction_goes_on_without_its_file(finished, tmp_path):
+def test_an_extraction_goes_on_without_its_file(finished, tmp_path, monkeypatch, capsys):
     path = shutil.copytree(finished, tmp_path / "a store")
     with open_store(path) as opened, opened.transaction() as change:
         change.drop_shard("001")
@@ -141,8 +140,14 @@ def test_an_extraction_goes_on_without_its_file(finished, tmp_path):
     assert typed in unfinished.value.do
     assert typed in named.value.do
     (mine := tmp_path / "recipe.toml").write_text("mine")
-    shell = f'taftcache() {{ {sys.executable} -m taftcache "$@"; }}; {typed}'
-    subprocess.run(["bash", "-ec", shell], cwd=tmp_path, check=True, capture_output=True)
+    shell = f"taftcache() {{ printf '%s\\0' \"$@\" >&2; echo >&2; }}; {typed}"
+    called = subprocess.run(["bash", "-ec", shell], cwd=tmp_path, check=True, capture_output=True, text=True)
+    told, goes_on = (line.split("\0")[:-1] for line in called.stderr.splitlines())
+    assert {each.name for each in tmp_path.iterdir()} == {path.name, mine.name, "a store-recipe.toml"}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a store-recipe.toml").write_text(printed(capsys, *told[1:]), encoding="utf-8")
+    with pytest.raises(SystemExit, match="0"):
+        main(goes_on)
     assert mine.read_text() == "mine"
     assert taftcache.inspect(path).held_out_rows + taftcache.inspect(path).rows == DIGITS
 

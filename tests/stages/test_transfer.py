@@ -78,9 +78,9 @@ def test_a_whole_run_in_a_bucket(finished, tmp_path, monkeypatch):
 
     pytest.importorskip("obstore")
     pytest.importorskip("moto")
-    with server() as port:
-        make_bucket("bucket", port)
-        for name, value in reached_at(port, tmp_path / "desk").items():
+    with server() as s3:
+        make_bucket("bucket", s3.server_port)
+        for name, value in reached_at(s3.server_port, tmp_path / "desk").items():
             monkeypatch.setenv(name, value)
         address = "s3://bucket/store"
         assert str(taftcache.estimate(recipe(address)).store) == address

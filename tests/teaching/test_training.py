@@ -20,10 +20,12 @@ import numpy as np
 import pytest
 import timm
 import torch
+from PIL import ImageOps
 from safetensors.torch import save_file
 
 import taftcache
 from taftcache.backbone.model import weights_digest
+from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Item
 from taftcache.backbone.sources.digits import DigitsSource
 from taftcache.backbone.sources.opening import Subset
@@ -37,14 +39,16 @@ from taftcache.errors import (
     RecipeError,
     SolveError,
     StoreError,
+    StoreLocked,
     StoreNotFound,
     StoreWriteError,
 )
-from taftcache.names import CLASS
+from taftcache.names import CLASS, GROUP
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.stages.progress import Silent
 from taftcache.stages.train import teaching
 from taftcache.stages.train.teaching import open_students, teach
+from taftcache.stages.writing import alone
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, load_teaching, parse_teaching
 from taftcache.teaching.spec import PriorName, StudentTrainingSpec, TeacherSpec
 from taftcache.teaching.students import measurement
@@ -161,6 +165,54 @@ def test_the_names_of_students_are_those_of_before():
     betas = (0.0, 1.0, 125.0, 0.3, 1e-7, 2.5e10, 123456.0)
     names = [StudentSettings("kd", beta, 0).name for beta in betas]
     assert names == [f"kd-b{beta:g}-s0" for beta in betas]
+
+
+def test_students_are_trained_anew_on_images_that_changed_under_their_names(teachers, tmp_path, monkeypatch):
+    """They were found trained, and further seeds learned from other images than the first."""
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"})
+    before = student_bytes(recipe)
+    with open_students(recipe, Silent()) as students:
+        kept = students.outcome(settings := students.settings("none", 0.0, 0))
+        assert (students.trained, students.kept) == (0, 1)
+    read = DigitsSource.read
+    monkeypatch.setattr(DigitsSource, "read", lambda self, index: ImageOps.invert(read(self, index)))
+    with open_students(recipe, Silent()) as students:
+        assert students.outcome(settings) != kept
+        assert (students.trained, students.kept) == (1, 0)
+        assert students.student_file(settings).read_bytes() != before
+
+
+@pytest.mark.parametrize("memory", ["1GiB", "0B"])
+def test_images_that_are_not_kept_have_the_same_digest(teachers, tmp_path, memory):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"}, train={"memory": memory})
+    with open_students(recipe, Silent()) as students:
+        whole = Images(students._places, Preprocess(students.student(0).backbone), 1 << 30)
+        assert students._images.decode(lambda done: None) == whole.decode(lambda done: None)
+        assert (students._images._held is None) == (memory == "0B")
+
+
+def test_one_process_at_a_time_trains_in_a_folder(teachers, tmp_path, monkeypatch):
+    """Both ended well, and one told the accuracy of a student that the other had replaced."""
+    recipe = teaching_recipe(
+        tmp_path / "out", teachers, teach={"prior": "none"}, report={"latency": False, "probes": False, "priors": []}
+    )
+    with alone(tmp_path / "out"), pytest.raises(StoreLocked, match=r"writes to it|has it open") as refused:
+        teach(recipe)
+    assert "or name another folder" in str(refused.value)
+    assert not (tmp_path / "out").exists(), "nothing was written"
+    teach(recipe)
+    assert not (tmp_path / "out" / "lock").exists()
+
+
+def test_what_a_teacher_has_forgotten_is_counted(teachers, tmp_path):
+    """The source still has the image; the note names none, for the report keeps it."""
+    stores = {name: shutil.copytree(place, tmp_path / name) for name, place in teachers.items()}
+    gone = FeatureStore(stores["wide"]).shards[0].sample_ids[0]
+    for store in stores.values():
+        taftcache.forget(store, [gone])
+    with open_students(teaching_recipe(tmp_path / "out", stores), Silent()) as students:
+        assert "1 image left out, forgotten in a teacher's store" in students.notes
+        assert gone not in students.joined.ids
 
 
 def test_an_interrupt_does_not_wait_for_a_decoder_that_stands_still(monkeypatch):
@@ -342,22 +394,25 @@ def test_a_report_of_others_is_not_replaced(teachers, tmp_path, name):
 
 
 def test_images_that_no_store_takes_are_left_out(teachers, tmp_path, monkeypatch):
-    """Of a class that only test images have, or that was forgotten; ``append``, which was advised, takes neither."""
+    """Of a class that only test images have, or of a forgotten class or group; ``append``, which was advised, takes
+    none of them."""
     places = {name: shutil.copytree(path, tmp_path / name) for name, path in teachers.items()}
     for place in places.values():
         with FeatureStore(place, mode="a") as store, store.transaction() as change:
-            change.add_tombstones([CLASS + "gone"])
+            change.add_tombstones([CLASS + "gone", GROUP + "closed"])
             change.record({"event": "test"})
     train, classes = Subset(DigitsSource(), DIGITS), [*DigitsSource().classes, "new", "gone"]
-    test = SimpleNamespace(classes=classes, items=[Item("test/new", 10), Item("test/gone", 11)])
+    test = SimpleNamespace(classes=classes, items=[Item("test/new", 10), Item("test/gone", 11), Item("closed/1", 3)])
+    recipe = teaching_recipe(tmp_path / "made", places, data={"group": "^(closed)/"})
     monkeypatch.setattr(teaching, "open_source", lambda data, knows: (train, test))
-    with open_students(teaching_recipe(tmp_path / "made", places), Silent()) as students:
+    with open_students(recipe, Silent()) as students:
         assert len(students.joined.ids) == DIGITS
-        assert "gone (1), new (1); append takes none of them" in students.notes[0]
+        assert "gone (1), new (1); append takes none of them" in students.notes[1]
+        assert students.notes[0] == "1 image left out, forgotten in a teacher's store"
     train.classes.append("new")  # one that training images may have is still to be appended
     with (
         pytest.raises(StoreError, match=r"has no row of test/new\n(.*\n)*.*taftcache append"),
-        open_students(teaching_recipe(tmp_path / "made", places), Silent()),
+        open_students(recipe, Silent()),
     ):
         pass
 

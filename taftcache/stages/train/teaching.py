@@ -24,10 +24,10 @@ from taftcache.report.plots import check_plots
 from taftcache.report.write import write_json
 from taftcache.stages.extract.classes import classes_of
 from taftcache.stages.extract.extraction import extract
-from taftcache.stages.extract.forgotten import OF_GROUPS, left_out_notes, staying_out
+from taftcache.stages.extract.forgotten import left_out_notes, staying_out
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
-from taftcache.stages.writing import check_replaced, writable
+from taftcache.stages.writing import alone, check_replaced, writable
 from taftcache.teaching.joined import Joined, check_features, join
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, teacher_name
 from taftcache.teaching.spec import TeacherSpec
@@ -65,12 +65,13 @@ class TeachReport(Report):
 def teach(recipe: TeachingRecipe, *, progress: Progress | bool | None = None) -> TeachReport:
     """Train the recipe's student for each of its seeds, and everything that its report compares it with, and report.
 
-    Students are kept; what was trained with the same settings and rows is not trained again, and an interrupted
+    Students are kept; what was trained with the same settings, rows and pixels is not trained again, and an interrupted
     training resumes at its last checkpoint.
 
     Raises:
         StoreError, DataError: teachers that do not join (see ``teaching.joined``).
-        IdentityError: the folder has students, or a report, from other settings.
+        IdentityError: the folder has students, or a report, from other settings. StoreLocked: another process trains
+            there.
         BackboneError: a student that cannot be built.
         ArgumentError: not a ``TeachingRecipe``.
         RecipeError: no library to draw the report's plots with, or a wrong value in a recipe that was not read from a
@@ -86,23 +87,25 @@ def teach(recipe: TeachingRecipe, *, progress: Progress | bool | None = None) ->
     begin = time.perf_counter()
     with open_students(recipe, progress) as students:
         students.check()
-        write_json(recipe.folder / SETTINGS, settings)
-        compared = compare(students)
-        own = students.settings(recipe.teach.prior, compared.beta, recipe.train.seeds[0])
-        return TeachReport(
-            folder=recipe.folder,
-            student=students.student_file(own),
-            prior=recipe.teach.prior,
-            beta=compared.beta,
-            accuracy=compared.accuracy,
-            tables=compared.tables,
-            conclusions=compared.conclusions,
-            plots=compared.plots,
-            trained=students.trained,
-            kept=students.kept,
-            seconds=time.perf_counter() - begin,
-            notes=compared.notes,
-        )
+        with alone(recipe.folder):
+            check_settled(recipe)
+            write_json(recipe.folder / SETTINGS, settings)
+            compared = compare(students)
+            own = students.settings(recipe.teach.prior, compared.beta, recipe.train.seeds[0])
+            return TeachReport(
+                folder=recipe.folder,
+                student=students.student_file(own),
+                prior=recipe.teach.prior,
+                beta=compared.beta,
+                accuracy=compared.accuracy,
+                tables=compared.tables,
+                conclusions=compared.conclusions,
+                plots=compared.plots,
+                trained=students.trained,
+                kept=students.kept,
+                seconds=time.perf_counter() - begin,
+                notes=compared.notes,
+            )
 
 
 @contextmanager
@@ -145,20 +148,19 @@ def _images(
     data: DataSpec, sources: Sequence[Source], stores: Sequence[FeatureStore]
 ) -> tuple[dict[str, str], list[str]]:
     """The class of every image by id, without images that no store has and one would never take: their class or group
-    was forgotten there, or only test images have the class. Notes on these."""
-    images, aside, grouped = classes_of(*sources), set[str](), dict[str, str]()
+    was forgotten there, or only test images have the class. Notes on these, and on how many were forgotten: the report
+    keeps them, so they name none."""
+    images, aside, gone, grouped = classes_of(*sources), set[str](), set[str](), set[str]()
     for store in stores:
         out = staying_out(store.is_forgotten, data, *sources, known=store.classes)
+        gone |= {*out.ids, *out.grouped}
+        grouped |= {*out.grouped}
         aside |= out.closed.keys() | {i for i, name in out.strange.items() if name in out.alone}
-        grouped |= out.grouped
-    gone = {i for i in aside | grouped.keys() if not any(store.holds(i) for store in stores)}
-    of_groups = [grouped[i] for i in grouped if i in gone]
-    left = [images[i] for i in gone if i not in grouped]
-    kind, none = "classes that a teacher has forgotten, or lacks while only test images have them", "append takes none"
-    return {i: name for i, name in images.items() if i not in gone}, [
-        *left_out_notes(of_groups, f"{OF_GROUPS} of a teacher", f"{none} of them"),
-        *left_out_notes(left, kind, f"{none} of them"),
-    ]
+    left = {i: images.pop(i) for i in aside | grouped if not any(store.holds(i) for store in stores)}
+    kind = "classes that a teacher has forgotten, or lacks while only test images have them"
+    forgotten = [f"{counted(len(gone), 'image')} left out, forgotten in a teacher's store"] if gone else []
+    closed = [name for i, name in left.items() if i not in grouped]
+    return images, forgotten + left_out_notes(closed, kind, "append takes none of them")
 
 
 def _with_backbone(store: FeatureStore) -> Recipe:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from blake3 import blake3
 from torch import Tensor
 
 from taftcache.backbone.pool import end_threads
@@ -35,14 +36,15 @@ class Images:
         self._held = torch.empty(len(self._places), *transform.image_shape, dtype=torch.uint8) if fits else None
         self._there = np.zeros(len(self._places), bool)
 
-    def decode(self, done: Callable[[int], None]) -> None:
-        """Decode all images if they may be kept; ``done`` is called with the number of images in each group."""
-        if self._held is None:
-            return
+    def decode(self, done: Callable[[int], None]) -> str:
+        """Decode every image once, and keep it if all may be kept; returns a digest of their pixels. ``done`` is called
+        with the number of images in each group."""
+        hasher = blake3()
         for at in range(0, len(self._places), GROUP):
             index = np.arange(at, min(at + GROUP, len(self._places)))
-            self.pixels(index)
+            hasher.update(self.pixels(index).numpy().data)
             done(len(index))
+        return hasher.hexdigest()
 
     def pixels(self, index: np.ndarray) -> Tensor:
         """uint8 [n,3,h,w]."""

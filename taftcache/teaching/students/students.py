@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,15 +114,25 @@ class Students:
     ) -> None:
         self.recipe, self.joined, self._places, self._bar, self.notes = recipe, joined, places, bar, [*notes]
         self._shards, self._records = dict(shards), dict(records)
-        self._images: Images | None = None
         self._moments: dict[tuple[Any, ...], Tensor] = {}
         self._made: dict[str, bool] = {}
-        hasher = blake3()
+
+    @cached_property
+    def _images(self) -> Images:
+        preprocess = Preprocess(self.student(self.recipe.train.seeds[0]).backbone)
+        return Images(self._places, preprocess, parse_bytes(self.recipe.train.memory))
+
+    @cached_property
+    def _rows(self) -> str:
+        """A digest of all rows: their ids, classes, parts and pixels, for an image may change under its name."""
+        joined, hasher = self.joined, blake3()
         for i, label in zip(joined.ids, joined.labels.tolist(), strict=True):
             hasher.update(json.dumps([i, joined.classes[label]]).encode() + b"\n")
         for part in (joined.training, joined.held_out):
             hasher.update(np.ascontiguousarray(part, "<i8").tobytes())
-        self._rows = hasher.hexdigest()
+        with self._undisturbed(), self._bar("decode", len(self._places)) as decoded:
+            hasher.update(self._images.decode(lambda n: decoded(n, "")).encode())
+        return hasher.hexdigest()
 
     def settings(self, prior: PriorName, beta: float, seed: int, **changes: Any) -> StudentSettings:
         """A student with the recipe's own settings except for ``changes``."""
@@ -140,14 +151,7 @@ class Students:
         if found is not None:
             self._made.setdefault(settings.name, False)
             return found
-        device = float64_device(self.recipe.device)
-        # The calling program's torch settings are in no key, so they must not affect a student's bytes.
-        with (
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            full_float32(device),
-            self._bar(settings.name, self.recipe.train.epochs) as on_epoch,
-        ):
+        with self._undisturbed(), self._bar(settings.name, self.recipe.train.epochs) as on_epoch:
             student = self.student(settings.seed)
             # From the shards an audit tells whether a file was trained on forgotten rows, even without a prior.
             meta = {"key": key, ROWS_OF: self._shards}
@@ -155,6 +159,12 @@ class Students:
         self._keep(student, outcome, folder, meta)
         self._made[settings.name] = True
         return outcome
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """The calling program's torch settings are in no key, so they must not affect a student's bytes."""
+        with torch.inference_mode(False), torch.enable_grad(), full_float32(float64_device(self.recipe.device)):
+            yield
 
     def check(self) -> None:
         """Raise, before anything is written or trained, what would end the first training or the choice of β.
@@ -298,10 +308,6 @@ class Students:
             moment=moment,
             labelled=labelled,
         )
-        if self._images is None:
-            self._images = Images(self._places, Preprocess(student.backbone), parse_bytes(recipe.train.memory))
-            with self._bar("decode", len(self._places)) as decoded:
-                self._images.decode(lambda n: decoded(n, ""))
         training = StudentTraining(
             student=student,
             prior=prior,
