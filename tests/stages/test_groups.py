@@ -20,6 +20,7 @@ from taftcache.cli import main
 from taftcache.errors import IdentityError, RecipeError, StoreError
 from taftcache.names import HELD_OUT
 from taftcache.solve.choosing import ALONE
+from taftcache.stages.forget import receipts
 from taftcache.stages.forget.request import PartedGroup
 from taftcache.stages.look.probe import linear_probe
 from taftcache.stages.train.record import settings_of
@@ -262,7 +263,7 @@ LEFT_OUT = "1 sample left out, of forgotten groups (data.group): {} (1); only an
 
 
 @pytest.mark.law("Further samples of a group that was forgotten as a whole stay out, and are counted")
-def test_a_forgotten_group_takes_no_further_vectors(grouped, tmp_path):
+def test_a_forgotten_group_takes_no_further_vectors(grouped, tmp_path, monkeypatch):
     """Further photographs of a forgotten patient were taken in, and audited, without a word."""
     store, (x, y) = shutil.copytree(grouped, tmp_path / "s"), shots()
 
@@ -291,6 +292,10 @@ def test_a_forgotten_group_takes_no_further_vectors(grouped, tmp_path):
     answers = taftcache.receipts(store, ["patient07-90", "patient08-91", "patient99-1"])
     assert [one.group_receipts for one in answers.samples] == [[1], [4], None]
     assert answer_text(answers.samples[0], answers).endswith("as a whole by receipt 1, so append leaves it out")
+    monkeypatch.setattr(receipts, "MAX_IDS", 2)  # a receipt of more keeps a digest, by which all of its ids find it
+    taftcache.forget(store, [IDS[9 * SHOTS]], with_group=True)
+    answers = taftcache.receipts(store, IDS[9 * SHOTS : 10 * SHOTS])
+    assert {(*one.receipts, *one.group_receipts) for one in answers.samples} == {(5,)}
     few = {"ids": [IDS[0], IDS[SHOTS], "patient07-92"], "overrides": GROUPED | {"store.shards": 1, "data.held_out": 0}}
     given = x[[0, SHOTS, 0]], y[[0, SHOTS, 0]]
     for place, options in ((tmp_path / "anew", {"forgotten_of": store}), (store, {})):
