@@ -1,8 +1,8 @@
 """Names that several rooms share, for modules that must load no heavy library.
 
-Objects of a store that are components and models, what stands for a shard, class or component among the tombstones, and
-how the vectors of a store were scaled; what says in a component's meta that it is private, and its promise in words;
-bounds in few digits.
+Objects of a store that are components and models, what stands for a shard, class, component or group among the
+tombstones, and how the vectors of a store were scaled; what says in a component's meta that it is private, and its
+promise in words; bounds in few digits.
 """
 
 import re
@@ -34,10 +34,12 @@ BUDGET_ALLOWS = "as far as the privacy budget allows that"  # said of trainings 
 ONE_SETTING = "one setting was tried; how it was chosen is not known here"  # a tuning that adds nothing to ε
 BY_HELD_OUT = "by accuracy on held-out rows"  # how one of several learning rates was chosen
 INTERRUPTED_KEY = "interrupted"  # in place of a component's key: no key equals it, so the next run solves again
-# Ids have no control characters, so that these can stand before the name of a shard, class or component among them.
+# Ids have no control characters, so that these can stand before the name of a shard, class, component or group (of
+# data.group) among them.
 SHARD = "\x1fshard\x1f"
 CLASS = "\x1fclass\x1f"
 COMPONENT = "\x1fcomponent\x1f"
+GROUP = "\x1fgroup\x1f"
 NUMBERS = "\x1fnumbers\x1f"  # before the digest of a component's numbers
 BEFORE = "numbers_before"  # where a receipt has the keyed hashes of those that what it renewed or destroyed had
 

@@ -76,7 +76,7 @@ def forget(
         bool,
         typer.Option(
             "--with-group",
-            help="also forget all other samples of the groups (data.group) of what is named",
+            help="also forget all other samples of the groups (data.group) of what is named, and keep further ones out",
             rich_help_panel=MANY,
         ),
     ] = False,

@@ -67,7 +67,7 @@ def show_audit(report: AuditReport) -> None:
     if report.certificates:
         print_table(table)
     marks = (
-        ", one for each sample, and for each class or shard forgotten as a whole, two for a component"
+        ", one for each sample, and for each class, shard or group forgotten as a whole, two for a component"
         if report.tombstones > 1
         else ""
     )

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import taftcache
 from taftcache.backbone.sources.folder import FolderSource
 from taftcache.backbone.sources.rgb import open_rgb
+from taftcache.backbone.spec import DataSpec
 from taftcache.cache.format.ledger import ADOPT
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
@@ -582,9 +583,9 @@ def test_what_cannot_be_appended(few, images, tmp_path):
 
 def test_a_store_made_anew_names_what_is_left_of_an_earlier_one(tmp_path):
     """That store may have been moved: its recipe then made another one, and said nothing."""
-    assert forgotten_beside(tmp_path / "store") == []
+    assert forgotten_beside(tmp_path / "store", DataSpec(source="digits")) == []
     TombstoneFile(tmp_path / "store").add(bytes(32), ["1" * 64])
-    (note,) = forgotten_beside(tmp_path / "store")
+    (note,) = forgotten_beside(tmp_path / "store", DataSpec(source="digits"))
     assert "store.forgotten is left of an earlier store there; if that was moved" in note
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ import numpy as np
 import pytest
 
 import taftcache
+from taftcache.backbone.spec import DataSpec
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.writer import ShardWriter
 from taftcache.cli import main
 from taftcache.errors import IdentityError, RecipeError, StoreError
 from taftcache.model.card import _result, _scored
 from taftcache.names import HELD_OUT
 from taftcache.report.paired import RowGroups, row_verdict
 from taftcache.solve.choosing import ALONE
+from taftcache.stages.forget import receipts
 from taftcache.stages.forget.request import PartedGroup
 from taftcache.stages.look.evaluation import accuracy_interval, held_out_score, judged_rows
 from taftcache.stages.look.probe import _aside, linear_probe
@@ -292,7 +296,7 @@ def shown_by_groups(place: Path, stranger: Path) -> None:
         assert payload.held_out(alone)["unsearched"]
 
 
-def test_images_of_a_group_stay_together(tmp_path, capsys):
+def test_images_of_a_group_stay_together(tmp_path, monkeypatch, capsys):
     """Images of a class whose numbers begin alike are taken for those of one person."""
     images = write_images(tmp_path / "images", per_class=12)
     data = {"source": "folder", "train": str(images), "held_out": 0.4, "group": "[0-9]/0[0-9]{2}"}
@@ -312,6 +316,9 @@ def test_images_of_a_group_stay_together(tmp_path, capsys):
     assert answer_text(answers.samples[1], answers).endswith(f"; of its group it has {members} other samples")
     shutil.copytree(tmp_path / "s", tmp_path / "stranger")
     assert {one.in_group for one in taftcache.receipts(tmp_path / "stranger", asked_about).samples} == {None}
+    with monkeypatch.context() as unsearched:
+        unsearched.setattr(DataSpec, "group_of", None)
+        assert taftcache.audit(tmp_path / "stranger").findings == []
     taftcache.train(tmp_path / "s")
     taftcache.compose(tmp_path / "s")
     shown_by_groups(tmp_path / "s", tmp_path / "another stranger")
@@ -353,6 +360,140 @@ def test_what_stays_of_a_group_is_named(grouped, tmp_path, capsys):
         RecipeError, "belong together", tmp_path / "each",
         lambda: taftcache.forget(tmp_path / "each", of_07[:1], with_group=True),
     )  # fmt: skip
+
+
+def test_the_groups_of_copies_and_the_copies_of_groups_leave_together(grouped, tmp_path):
+    """The copy of a patient's scan was forgotten, and the rest of that copy's patient stayed without a word."""
+    store, (x, y) = shutil.copytree(grouped, tmp_path / "s"), shots()
+    of = {"patient80-0": 56, "patient80-1": 1, "patient81-0": 1}  # as which rows; 56 is patient07-0
+    taftcache.append_vectors(x[[*of.values()]], y[[*of.values()]], store, ids=[*of])
+    first, asked = "scans/patient07-0.png", {"dry_run": True}
+    alone = taftcache.forget(store, [first], **asked)
+    assert (alone.copies, [each.group for each in alone.groups]) == (["patient80-0"], ["07"])
+    copied = taftcache.forget(store, [first], with_copies=True, **asked)
+    assert [(each.group, each.stays) for each in copied.groups][1] == ("80", ["patient80-1"])
+    whole = taftcache.forget(store, [first], with_group=True, **asked)
+    assert (whole.copies, whole.groups, len(whole.forgotten)) == (["patient80-0"], [], SHOTS)
+    both = taftcache.forget(store, [first], with_copies=True, with_group=True)
+    assert both.copies == both.groups == []
+    assert {patient(i) for i in both.forgotten} == {"00", "07", "80", "81"}
+    assert {*both.copies_taken} == {"patient80-0", "patient81-0", IDS[1]}
+    with FeatureStore(store) as opened:
+        assert not [i for i in opened.every_id if patient(i) in ("00", "07", "80", "81")]
+    again = taftcache.forget(store, [first], with_copies=True, with_group=True)
+    assert (again.forgotten, again.already) == ([], [first])
+
+
+LEFT_OUT = "1 sample left out, of forgotten groups (data.group): {} (1); only another store takes them"
+
+
+@pytest.mark.law("Further samples of a group that was forgotten as a whole stay out, and are counted")
+def test_a_forgotten_group_takes_no_further_vectors(grouped, tmp_path, monkeypatch):
+    """Further photographs of a forgotten patient were taken in, and audited, without a word."""
+    store, (x, y) = shutil.copytree(grouped, tmp_path / "s"), shots()
+
+    def more(*ids: str, **options: Any) -> tuple[int, int, list[str]]:
+        report = taftcache.append_vectors(x[: len(ids)], y[: len(ids)], store, ids=[*ids], **options)
+        return sum(report.added.values()), report.forgotten, [note for note in report.notes if "data.group" in note]
+
+    asked = taftcache.forget(store, [IDS[7 * SHOTS]], with_group=True)
+    assert asked.notes[0].startswith("1 group forgotten as a whole: append leaves further samples")
+    for dry_run in (True, False):
+        assert more("patient07-90", "patient61-0", dry_run=dry_run) == (1, 1, [LEFT_OUT.format("07")])
+    strange = taftcache.append_vectors(x[:1], ["new"], store, ids=["patient07-91"], new_classes="take")
+    assert (strange.new_classes, strange.forgotten) == ({}, 1)
+    taftcache.forget(store, IDS[8 * SHOTS : 9 * SHOTS])
+    assert more("patient08-90") == (1, 0, []), "nobody asked for more than the samples that there were"
+    taftcache.forget(store, ["patient08-90"])
+    closing = taftcache.forget(store, ["patient08-90"], with_group=True)
+    assert (closing.forgotten, closing.already, len(closing.notes)) == ([], ["patient08-90"], 1)
+    assert more("patient08-91") == (0, 1, [LEFT_OUT.format("08")])
+    before = tree(store)
+    assert taftcache.forget(store, ["patient08-90"], with_group=True).notes == []
+    assert tree(store) == before, "there is nothing more to forget"
+    with FeatureStore(store) as opened:
+        assert all(text not in str(opened.ledger()) for text in ("patient", "'07'", "x1f"))
+    assert taftcache.audit(store).findings == []
+    answers = taftcache.receipts(store, ["patient07-90", "patient08-91", "patient99-1"])
+    assert [one.group_receipts for one in answers.samples] == [[1], [4], None]
+    assert answer_text(answers.samples[0], answers).endswith("as a whole by receipt 1, so append leaves it out")
+    monkeypatch.setattr(receipts, "MAX_IDS", 2)  # a receipt of more keeps a digest, by which all of its ids find it
+    taftcache.forget(store, [IDS[9 * SHOTS]], with_group=True)
+    answers = taftcache.receipts(store, IDS[9 * SHOTS : 10 * SHOTS])
+    assert {(*one.receipts, *one.group_receipts) for one in answers.samples} == {(5,)}
+    few = {"ids": [IDS[0], IDS[SHOTS], "patient07-92"], "overrides": GROUPED | {"store.shards": 1, "data.held_out": 0}}
+    given = x[[0, SHOTS, 0]], y[[0, SHOTS, 0]]
+    for place, options in ((tmp_path / "anew", {"forgotten_of": store}), (store, {})):
+        if not options:
+            shutil.rmtree(store)  # the file beside it stays
+        assert LEFT_OUT.format("07") in taftcache.import_vectors(*given, place, **few, **options).notes
+        assert patients_of(place) == {"000": {"00", "01"}}
+
+
+@pytest.mark.law("Further samples of a group that was forgotten as a whole stay out, and are counted")
+def test_an_audit_finds_samples_of_a_forgotten_group(grouped, tmp_path, monkeypatch):
+    """Those of an old copy, of which the store had some never, or no more, when the group was forgotten."""
+    old, store, (x, y) = shutil.copytree(grouped, tmp_path / "old"), shutil.copytree(grouped, tmp_path / "s"), shots()
+    taftcache.append_vectors(x[:1], y[:1], old, ids=["patient07-90"])
+    taftcache.forget(store, [IDS[7 * SHOTS]], with_group=True)
+    remembered = (tmp_path / "s.forgotten").read_bytes()
+    for replays in (SHOTS + 1, 1):  # all that the old copy has of the group; the one alone
+        shutil.rmtree(store)
+        shutil.copytree(old, store)
+        (tmp_path / "s.forgotten").write_bytes(remembered)
+        found = {finding.kind: finding for finding in taftcache.audit(store).findings}
+        assert found["forgotten row"].problem == "1 sample of groups (data.group) that were forgotten as a whole"
+        assert ("returned rows" in found) == (replays > 1)
+        assert "--replay" in found["forgotten row"].do
+        again = taftcache.audit(store, replay=True)
+        assert (again.replayed, again.findings) == (replays, [])
+        assert taftcache.append_vectors(x[:1], y[:1], store, ids=["patient07-91"]).forgotten == 1
+        taftcache.forget(old, IDS[7 * SHOTS : 8 * SHOTS])
+    (tmp_path / "elsewhere").mkdir()
+    stranger = shutil.copytree(store, tmp_path / "elsewhere" / "s")
+    monkeypatch.setattr(DataSpec, "group_of", None)  # its expression may take for ever
+    assert taftcache.audit(stranger).findings == []
+    assert taftcache.receipts(stranger, ["patient07-90"]).samples[0].group_receipts is None
+
+
+@pytest.mark.law("Further samples of a group that was forgotten as a whole stay out, and are counted")
+@pytest.mark.parametrize("after", [1, 3], ids=["resumed", "whole"])
+def test_a_forgotten_group_takes_no_further_images(tmp_path, monkeypatch, after):
+    """Nor does a repair take them for rows that were lost."""
+    images = write_images(tmp_path / "images", per_class=12)
+    data = {"source": "folder", "train": str(images), "held_out": 0.4, "group": "[0-9]/0[0-9]{2}"}
+    asked, made, commit = recipe(tmp_path / "s", data=data, store={"seed": 1}), [], ShardWriter.commit
+
+    def stop(self: ShardWriter, **options: object) -> None:
+        if len(made) == after:
+            raise KeyboardInterrupt
+        made.append(self.name)
+        commit(self, **options)
+
+    with monkeypatch.context() as interrupted, suppress(KeyboardInterrupt):
+        interrupted.setattr(ShardWriter, "commit", stop)
+        taftcache.extract(asked)
+    with FeatureStore(tmp_path / "s") as store:
+        name = made[0]
+        sample = next(i for i in store.shard(name).sample_ids if i[:5] != store.shard(name).sample_ids[0][:5])
+    (gone := taftcache.forget(tmp_path / "s", [sample], with_group=True).forgotten)
+    shutil.copy(images / sample, images / f"{sample[:5]}x.png")
+    left = LEFT_OUT.format(sample[:5])
+    assert left in taftcache.extract(asked).notes
+    report = taftcache.append(asked)
+    assert (report.images, report.forgotten, left in report.notes) == (0, len(gone) + 1, True)
+    assert left in taftcache.extract(asked).notes
+    note = next(note for note in report.notes if "still in the source" in note)
+    assert f"{sample[:5]}x" not in note, "it was not forgotten itself"
+    other = recipe(tmp_path / "other", data=data, store={"seed": 1})
+    assert f"forgotten in {tmp_path / 's'}, and taken in here: {len(gone) + 1} samples; " in str(
+        taftcache.extract(other).notes
+    )
+    with FeatureStore(tmp_path / "s") as store:
+        lost = tmp_path / "s" / store.shard(name).at / "sample_id" / "c.0"
+    lost.write_bytes(bytes(len(lost.read_bytes())))
+    assert taftcache.verify(tmp_path / "s", repair=True).faults == []
+    assert taftcache.audit(tmp_path / "s").findings == []
 
 
 @pytest.mark.law("With data.group, no group is in two shards or half held out, but by --new-shard or a test, as noted")

@@ -43,7 +43,7 @@ from taftcache.errors import (
     StoreNotFound,
     StoreWriteError,
 )
-from taftcache.names import CLASS
+from taftcache.names import CLASS, GROUP
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.stages.progress import Silent
 from taftcache.stages.train import teaching
@@ -394,22 +394,25 @@ def test_a_report_of_others_is_not_replaced(teachers, tmp_path, name):
 
 
 def test_images_that_no_store_takes_are_left_out(teachers, tmp_path, monkeypatch):
-    """Of a class that only test images have, or that was forgotten; ``append``, which was advised, takes neither."""
+    """Of a class that only test images have, or of a forgotten class or group; ``append``, which was advised, takes
+    none of them."""
     places = {name: shutil.copytree(path, tmp_path / name) for name, path in teachers.items()}
     for place in places.values():
         with FeatureStore(place, mode="a") as store, store.transaction() as change:
-            change.add_tombstones([CLASS + "gone"])
+            change.add_tombstones([CLASS + "gone", GROUP + "closed"])
             change.record({"event": "test"})
     train, classes = Subset(DigitsSource(), DIGITS), [*DigitsSource().classes, "new", "gone"]
-    test = SimpleNamespace(classes=classes, items=[Item("test/new", 10), Item("test/gone", 11)])
+    test = SimpleNamespace(classes=classes, items=[Item("test/new", 10), Item("test/gone", 11), Item("closed/1", 3)])
+    recipe = teaching_recipe(tmp_path / "made", places, data={"group": "^(closed)/"})
     monkeypatch.setattr(teaching, "open_source", lambda data, knows: (train, test))
-    with open_students(teaching_recipe(tmp_path / "made", places), Silent()) as students:
+    with open_students(recipe, Silent()) as students:
         assert len(students.joined.ids) == DIGITS
-        assert "gone (1), new (1); append takes none of them" in students.notes[0]
+        assert "gone (1), new (1); append takes none of them" in students.notes[1]
+        assert students.notes[0] == "1 image left out, forgotten in a teacher's store"
     train.classes.append("new")  # one that training images may have is still to be appended
     with (
         pytest.raises(StoreError, match=r"has no row of test/new\n(.*\n)*.*taftcache append"),
-        open_students(teaching_recipe(tmp_path / "made", places), Silent()),
+        open_students(recipe, Silent()),
     ):
         pass
 

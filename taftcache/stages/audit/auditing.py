@@ -15,7 +15,14 @@ from taftcache.names import COMPONENT
 from taftcache.stages.audit.byproducts import check_folders, existing_folder
 from taftcache.stages.audit.models import check_models, looser_than_recorded
 from taftcache.stages.audit.pin import Pin, check_pin, move_pin, note_unpinned
-from taftcache.stages.audit.traces import check_damage, check_leftovers, check_names, check_withdrawn
+from taftcache.stages.audit.traces import (
+    check_damage,
+    check_groups,
+    check_leftovers,
+    check_names,
+    check_withdrawn,
+    of_forgotten_groups,
+)
 from taftcache.stages.completeness import still_missing, subtracted_notes, untrained_notes
 from taftcache.stages.forget.certificates import CheckedCertificate
 from taftcache.stages.forget.chain import check_beside, check_kept_keys, check_ledger
@@ -37,13 +44,13 @@ class AuditReport(Report):
     passed: whether nothing was found. findings: the promises that do not hold. receipts: requests in the ledger.
     signed: entries of the ledger with a valid signature, of ``newest.entries`` in all: receipts, private trainings and
     tombstones that were taken over. signers: how many of these each public key has. tombstones: one for each sample,
-    class and shard that was forgotten. also: further folders that were searched. harmless: files there that were left
-    out of the verdict, as asked, and of which something would have been said. unsure: files and stores there of which
-    nothing here tells whether they were made from what was forgotten: a note names them. certificates: by component, as
-    recorded and as proven here. newest: the ledger's last entry. unsaved: why ``head`` could not be brought up to date
-    and what to try, a line each; otherwise empty. replayed: rows and components that an old copy of the store had
-    brought back, forgotten again. imported_again: components that were forgotten here, and imported again since.
-    notes: what is no failure.
+    class, shard and group that was forgotten. also: further folders that were searched. harmless: files there that were
+    left out of the verdict, as asked, and of which something would have been said. unsure: files and stores there of
+    which nothing here tells whether they were made from what was forgotten: a note names them. certificates: by
+    component, as recorded and as proven here. newest: the ledger's last entry. unsaved: why ``head`` could not be
+    brought up to date and what to try, a line each; otherwise empty. replayed: rows and components that an old copy of
+    the store had brought back, forgotten again; also samples of groups that were forgotten. imported_again: components
+    that were forgotten here, and imported again since. notes: what is no failure.
     """
 
     store: Path
@@ -104,7 +111,8 @@ def audit(
         harmless: patterns of paths below a folder of ``also``, such as ``ci/*.log``, for files that are known to be
             harmless: nothing said of them is a finding, and a note counts those of which something would be said.
             ``*`` stands for any characters, also ``/``.
-        replay: first forget again what an old copy of the store brought back, and take over the tombstones beside it.
+        replay: first forget again what an old copy of the store brought back, with all that it has of groups that were
+            forgotten as a whole, and take over the tombstones beside it.
         signing_key: for ``replay``: a file with an Ed25519 key that its entries in the ledger are signed with.
 
     Raises:
@@ -143,6 +151,7 @@ def audit(
         keys = TombstoneKeys(store)
         check_kept_keys(store, keys, folders, to)
         check_names(store, to)
+        check_groups(store, to)
         again = check_withdrawn(store, to)
         certificates = check_models(store, progress, to)
         left_out, unsure = check_folders(store, keys, folders, to, strict, harmless)
@@ -182,7 +191,7 @@ def _replay(store: Place, progress: Progress, signing_key: Path | str | None) ->
     """Forget again what an old copy of the store brought back; returns how many rows and components that were."""
     signer = signer_of(signing_key)
     with FeatureStore(store, mode="a", stale=True) as store:
-        back = store.returned()
+        back = [*store.returned(), *(sample.sample for sample in of_forgotten_groups(store))]
         if back:
             components = [name.removeprefix(COMPONENT) for name in back if name.startswith(COMPONENT)]
             rows = [name for name in back if not name.startswith(COMPONENT)]

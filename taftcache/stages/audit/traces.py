@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -21,11 +22,14 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import mean_token_norm, token_norm_sum
 from taftcache.cache.write.sweep import TRANSACTION
-from taftcache.errors import FormatError, StoreError
+from taftcache.consent import own_groups
+from taftcache.errors import FormatError, RecipeError, StoreError
 from taftcache.model.members import MADE_AGAIN, withdrawn
-from taftcache.names import CLASS, COMPONENT, by_receipts, counted, is_from_macos, shard_of, typed
+from taftcache.names import CLASS, COMPONENT, by_receipts, counted, is_from_macos, shard_of, them, typed
+from taftcache.stages.extract.plan import forgotten_group
 from taftcache.stages.file_texts import headers, read_texts
 from taftcache.stages.forget.finding import UNFINISHED, Findings
+from taftcache.stages.look.row_table import Sample, every_sample
 from taftcache.stages.progress import Progress, noting
 from taftcache.stages.texts import Number, is_said_anyway, texts_in
 
@@ -124,6 +128,25 @@ def check_names(store: FeatureStore, to: Findings) -> None:
         found = {i for i in texts_in(value) if not isinstance(i, Number) and is_forgotten(i)}
         if not all(map(is_own_word, found)):
             to.found("forgotten id", where, "a forgotten id stands there in plain text")
+
+
+def of_forgotten_groups(store: FeatureStore) -> list[Sample]:
+    """Samples, with a row or without, that were not forgotten themselves, but whose group (``data.group``) was; of a
+    stranger's store none."""
+    if (data := own_groups(store)) is not None:
+        with suppress(StoreError, RecipeError):  # verify has said it, or the expression finds the empty text
+            group_of = forgotten_group(data, store.is_forgotten)
+            every = (s for s in every_sample(store) if group_of(s.sample) is not None)
+            return [s for s in every if not store.is_forgotten(s.sample)]
+    return []
+
+
+def check_groups(store: FeatureStore, to: Findings) -> None:
+    """Find samples of groups that were forgotten as a whole."""
+    for shard, count in Counter(sample.shard for sample in of_forgotten_groups(store)).items():
+        problem = f"{counted(count, 'sample')} of groups (data.group) that were forgotten as a whole"
+        again = f"taftcache audit {typed(store.path)} --replay, which forgets {them(count)}"
+        to.found("forgotten row", f"shard {shard}", problem, again)
 
 
 def check_withdrawn(store: FeatureStore, to: Findings) -> list[str]:

@@ -14,6 +14,7 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, DataError, RecipeError
 from taftcache.names import CLASS, counted, first_few, in_quotes, typed, with_counts
 from taftcache.stages.completeness import is_complete, making_of
+from taftcache.stages.extract.plan import forgotten_group
 
 _MISSING = ("nan", "none", "na", "<na>", "n/a", "null")  # what pandas, NumPy and R write where a value is missing
 NewClasses = Literal["refuse", "skip", "take"]
@@ -195,7 +196,8 @@ def growth_of(
         raise ArgumentError(f"new_classes cannot be {new_classes!r}", do=ways)
     given = classes_of(source, test) if new_classes == "take" else {}
     more = {name for name in {*given.values()} - {*store.classes} if not store.is_forgotten(CLASS + name)}
-    new = [i for i, name in given.items() if name in more and not store.is_forgotten(i)]
+    of_group = forgotten_group(recorded_recipe(store).data, store.is_forgotten)
+    new = [i for i, n in given.items() if n in more and not store.is_forgotten(i) and of_group(i) is None]
     added = Counter(given[i] for i in new if (relabel if store.holds(i) else readable(i)))
     weights = recorded_recipe(store).objective.class_weights if added else "none"
     if not isinstance(weights, str):

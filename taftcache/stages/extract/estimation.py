@@ -87,7 +87,9 @@ def estimate(recipe: Recipe, *, forgotten_of: Place | None = None) -> EstimateRe
     beside, unasked = remembered(recipe.store_path, forgotten_of, source, test)
     if not FeatureStore.exists(recipe.store_path):
         unasked += notes_on_numbers(recipe, (source, test), beside, forgotten_of, Silent())
-    shards, classes, left = without_forgotten(beside, None, plan_images(recipe, source, test), source, test)
+    shards, classes, left = without_forgotten(
+        beside, None, recipe.data, plan_images(recipe, source, test), source, test
+    )
     left += group_notes(recipe.data, shards.values())
     model = load_frozen(recipe, classes)
     identity, batch = made_from(recipe, *model), default_batch(model[0].cut)

@@ -38,6 +38,7 @@ from taftcache.stages.extract.classes import (
 from taftcache.stages.extract.estimation import bytes_of, check_disk
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import (
+    OF_GROUPS,
     forgotten_beside,
     in_source_note,
     left_out_notes,
@@ -122,9 +123,9 @@ def extract(
     unasked += [] if exists else notes_on_numbers(recipe, (source, test), beside, forgotten_of, progress)
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
-        shards, classes, notes = without_forgotten(beside, there, shards, source, test)
+        shards, classes, notes = without_forgotten(beside, there, recipe.data, shards, source, test)
         if there is None:
-            early = [] if forgotten_of is not None else forgotten_beside(path, source, test)
+            early = [] if forgotten_of is not None else forgotten_beside(path, recipe.data, source, test)
             early += [*doubtful_classes_notes(source), *group_notes(recipe.data, shards.values())]
             unasked += early
             for note in early:  # now, too: before the work starts
@@ -277,7 +278,7 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
     rows = store.every_id
     skipped = {left_out.id for left_out in store.manifest.skipped}
     known = rows | skipped
-    out = staying_out(store.is_forgotten, source, test, known=store.classes)
+    out = staying_out(store.is_forgotten, recipe.data, source, test, known=store.classes)
     notes = misnamed_notes(source, test)
     new, strange = (sorted(some - known) for some in (there.keys() - out.all, out.strange.keys()))
     held = other_forms([*new, *strange], known)
@@ -290,6 +291,7 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
         notes.append(f"{moved.fault} ({moved.got}); {moved.do}")
         if numbered:
             return notes  # no id says which image is meant
+    notes += left_out_notes((n for i, n in out.grouped.items() if i not in known), OF_GROUPS)
     notes += left_out_notes(n for i, n in out.closed.items() if i not in known)
     if held:
         notes.append(_held_note(held, len(new) + len(strange) - len(held)))
@@ -311,7 +313,7 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
         takes = f"taftcache append RECIPE{' --new-classes skip' if strange else ''} takes {them(len(new))} in"
         notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); {takes}")
     notes += other_classes_note(others) if moved is None else []
-    notes += [*away.notes, *renamed_notes(store, away, there, out.ids | out.closed.keys())]
+    notes += [*away.notes, *renamed_notes(store, away, there, out.gone)]
     notes += in_source_note(recipe, out.ids, numbered=numbered)
     if unread := sorted(skipped & there.keys()):
         images = f"{counted(len(unread), 'image')} that could not be read (first: {unread[0]})"

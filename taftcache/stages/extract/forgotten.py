@@ -38,31 +38,42 @@ from taftcache.errors import DataError, StoreError, TaftcacheError
 from taftcache.names import CLASS, counted, first_few, them, typed, with_counts, yours_to_do
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.classes import NewClasses, classes_of
-from taftcache.stages.extract.plan import PlannedShard
+from taftcache.stages.extract.plan import PlannedShard, forgotten_group
 
 
 class StayOut(NamedTuple):
-    """``ids`` of samples that were forgotten; and further samples, id -> class: the class of ``closed`` ones was
-    forgotten, that of ``strange`` ones is not in the store, which takes it in only if asked to, and not if it is
-    ``alone``: a class of test samples that no training sample has."""
+    """``ids`` of samples that were forgotten; ``grouped`` others, id -> group, whose group (``data.group``) was; and
+    further samples, id -> class: the class of ``closed`` ones was forgotten, that of ``strange`` ones is not in the
+    store, which takes it in only if asked to, and not if it is ``alone``: a class of test samples that no training
+    sample has."""
 
     ids: set[str]
+    grouped: dict[str, str]
     closed: dict[str, str]
     strange: dict[str, str]
     alone: Collection[str] = ()
 
     @property
+    def gone(self) -> set[str]:
+        """Ids of what was forgotten, in one of these ways."""
+        return self.ids | self.grouped.keys() | self.closed.keys()
+
+    @property
     def all(self) -> set[str]:
         """Ids of all kinds."""
-        return self.ids | self.closed.keys() | self.strange.keys()
+        return self.gone | self.strange.keys()
 
 
 def staying_out(
-    forgotten: Callable[[str], bool], *sources: Labelled | None, known: Collection[str] | None = None
+    forgotten: Callable[[str], bool],
+    data: DataSpec,
+    *sources: Labelled | None,
+    known: Collection[str] | None = None,
 ) -> StayOut:
-    """The samples of some sources, the training samples first, that are ``forgotten`` themselves, whose classes are, or
-    whose classes are not among the ``known`` ones; ``known`` is None for a new store, which takes any."""
-    out = StayOut(set(), {}, {})
+    """The samples of some sources, the training samples first, that are ``forgotten`` themselves, whose groups by
+    ``data`` or whose classes are, or whose classes are not among the ``known`` ones; ``known`` is None for a new store,
+    which takes any."""
+    out, group_of = StayOut(set(), {}, {}, {}), forgotten_group(data, forgotten)
     for source in sources:
         if source is None:
             continue
@@ -72,6 +83,8 @@ def staying_out(
             name = source.classes[label]
             if forgotten(i):
                 out.ids.add(i)
+            elif (group := group_of(i)) is not None:
+                out.grouped[i] = group
             elif name in gone:
                 out.closed[i] = name
             elif name in strange:
@@ -111,18 +124,19 @@ def in_nfc(ids: Iterable[str]) -> set[str]:
 def without_forgotten(
     beside: TombstoneFile,
     there: FeatureStore | None,
+    data: DataSpec,
     shards: Mapping[str, PlannedShard],
     source: Labelled,
     test: Labelled | None,
 ) -> tuple[dict[str, PlannedShard], list[str], list[str]]:
-    """Shards and classes without what the store that is ``there``, or the place of a new one, has forgotten, and notes
-    that say how much.
+    """Shards and classes without what the store that is ``there``, or the place of a new one, has forgotten, groups by
+    ``data`` included, and notes that say how much.
 
     DataError if two ids or classes of those that stay, or one of them and one of the store's, differ only in their
     Unicode form.
     """
     forgotten = beside.holds if there is None else there.is_forgotten
-    out = staying_out(forgotten, source, test)
+    out = staying_out(forgotten, data, source, test)
     gone = out.all
     kept = {name: replace(s, ids=[i for i in s.ids if i not in gone]) for name, s in shards.items()}
     classes = [c for c in source.classes if not forgotten(CLASS + c)]
@@ -130,7 +144,7 @@ def without_forgotten(
     check_forms((i for shard in kept.values() for i in shard.ids), known)
     check_forms(classes, () if there is None else there.classes, "classes")
     notes = [f"{counted(len(out.ids), 'sample')} left out, forgotten before{_as_written(out.ids)}"] if out.ids else []
-    notes += left_out_notes(out.closed.values())
+    notes += [*left_out_notes(out.grouped.values(), OF_GROUPS), *left_out_notes(out.closed.values())]
     return {n: s for n, s in kept.items() if s.ids}, classes, notes
 
 
@@ -149,7 +163,7 @@ def _as_written(ids: Iterable[str]) -> str:
     return "" if all(map(str.isascii, ids)) else " in this Unicode form or another"
 
 
-def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
+def forgotten_beside(path: Place, data: DataSpec, *sources: Labelled | None) -> list[str]:
     """Notes for a new store at ``path``: that the place remembers an earlier one; and on samples of these sources that
     another store in its folder has forgotten, but that it takes in, because they were not forgotten there."""
     if is_bucket(path):
@@ -162,10 +176,10 @@ def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
         )
     files = sorted(own.parent.glob("*" + REMEMBERED))
     others = [store for store in (f.with_name(f.name.removesuffix(REMEMBERED)) for f in files) if store != own]
-    out = staying_out(TombstoneFile(own).holds, *sources).all if others else frozenset[str]()
+    out = staying_out(TombstoneFile(own).holds, data, *sources).all if others else frozenset[str]()
     for store in others:
         with suppress(TaftcacheError):  # a damaged file is reported by commands on the store that it belongs to
-            if count := len(staying_out(TombstoneFile(store).holds, *sources).all - out):
+            if count := len(staying_out(TombstoneFile(store).holds, data, *sources).all - out):
                 there = Path(path).with_name(store.name)
                 notes.append(
                     f"forgotten in {there}, and taken in here: {counted(count, 'sample')}; "
@@ -176,13 +190,14 @@ def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
 
 NOTHING_TO_LEARN = "so there is nothing to learn; logits of another store takes its shards"
 NOT_THERE = "classes that the store does not have"
+OF_GROUPS = "forgotten groups (data.group)"
 
 
 def left_out_notes(
     classes: Iterable[str], kind: str = "forgotten classes", how: str = "only another store takes them"
 ) -> list[str]:
-    """A note on samples of ``classes`` (one name for each sample) that were left out, and how to take them in; none if
-    there are none."""
+    """A note on samples of ``classes``, or of groups (one name for each sample), that were left out, and how to take
+    them in; none if there are none."""
     counts = Counter(classes)
     if not counts:
         return []

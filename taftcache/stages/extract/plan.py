@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 
 from taftcache.backbone.sources.base import Source
@@ -13,7 +14,7 @@ from taftcache.cache.format.plan import assign, held_out, in_order, next_name, s
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, RecipeError
-from taftcache.names import COMPONENTS, HELD_OUT, counted, first_few
+from taftcache.names import COMPONENTS, GROUP, HELD_OUT, counted, first_few
 from taftcache.recipe import Recipe
 
 # The fewest rows in a shard, of one class in it, and groups in it; the most shards.
@@ -47,6 +48,20 @@ def shards_for(rows: int, classes: int, groups: int) -> int:
 def groups_of(data: DataSpec, ids: Iterable[str]) -> set[str]:
     """The groups that samples are of; without ``data.group`` each is one."""
     return {data.group_of(i) for i in ids}
+
+
+def forgotten_group(data: DataSpec, forgotten: Callable[[str], bool]) -> Callable[[str], str | None]:
+    """What says of a sample which group it is of, if that was ``forgotten`` as a whole, else None."""
+
+    @cache
+    def is_forgotten(group: str) -> bool:
+        return forgotten(GROUP + group)
+
+    def of(sample: str) -> str | None:
+        group = None if data.group is None else data.group_of(sample)
+        return group if group is not None and is_forgotten(group) else None
+
+    return of
 
 
 def _alone_notes(alone: Sequence[str]) -> list[str]:

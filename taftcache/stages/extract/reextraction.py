@@ -22,7 +22,7 @@ from taftcache.errors import DataError, StoreError
 from taftcache.names import HELD_OUT
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.frozen import Collected, load_frozen, made_from, run_frozen, same_rows
-from taftcache.stages.extract.plan import plan_images
+from taftcache.stages.extract.plan import forgotten_group, plan_images
 from taftcache.stages.progress import Progress
 from taftcache.tangent.spec import TAIL
 
@@ -49,7 +49,9 @@ class Reextraction:
                     taken.update(store.shard(ref.name).sample_ids)
                 except StoreError:
                     continue  # damaged, too: the caller's comparison of digests will show it
-        ids = [i for i in self._candidates(shard) if i not in taken and not store.is_forgotten(i)]
+        of_group = forgotten_group(self._recipe.data, store.is_forgotten)
+        new = (i for i in self._candidates(shard) if i not in taken)
+        ids = [i for i in new if not store.is_forgotten(i) and of_group(i) is None]
         return in_order(list(self.labels(ids)), self._recipe.store.seed)
 
     def labels(self, ids: Sequence[str]) -> dict[str, int]:

@@ -146,7 +146,7 @@ def _append(
         rows.check(recipe.store.dtype, progress)
         rows.check_known(store, labels=not relabel)
         growth = growth_of(store, given, tested, new_shard=new_shard, relabel=relabel, new_classes=new_classes)
-        out = staying_out(store.is_forgotten, given, tested, known=growth.classes)
+        out = staying_out(store.is_forgotten, recipe.data, given, tested, known=growth.classes)
         others = other_classes(store, classes_of(given, tested) if relabel else {})
         ids = given.ids, None if by_ids else [] if tested is None else tested.ids
         plan = plan_append(store, recipe, ids, out, growth, relabelled=others)

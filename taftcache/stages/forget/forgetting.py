@@ -68,9 +68,10 @@ class ForgetReport(Report):
     classes: classes that were forgotten as a whole. passes: over the rows, by what was solved; after a dry run an
     estimate. That is what the present components took. bytes: size, before, of the shards that were or would be written
     anew. copies: ids that stay although their rows have the same bytes as rows that leave. copies_taken: ids in
-    ``forgotten`` that left only as such copies. groups: those of ``data.group`` of which samples were named, and others
-    stay. group_taken: ids in ``forgotten`` that were not named, but left with their group. in_source: ids whose images
-    are still where the recipe names them. As far as that may be opened here, and lists them (see ``still_there``).
+    ``forgotten`` that left only as such copies. groups: those of ``data.group`` of which samples leave or were named,
+    and others stay. group_taken: ids in ``forgotten`` that were not named, but left with their group. in_source: ids
+    whose images are still where the recipe names them. As far as that may be opened here, and lists them (see
+    ``still_there``).
     expected_seconds: after a dry run, how long each solve would take here, by component. What is not known has none
     (see ``duration.expected_seconds``). matched: ids that each pattern named. held_out: what became of the default
     model's accuracy. None without held-out rows, if nothing was made again or destroyed, and after a dry run.
@@ -136,7 +137,7 @@ def forget(
     ``signing_key`` is a file with an Ed25519 key that the receipt is signed with. ``with_copies``: rows with the same
     bytes under other ids, including held-out ones, and components with the same numbers under other names are forgotten
     too. ``with_group``: so are all samples of the groups (``data.group``) of what is named, also of samples that were
-    forgotten before.
+    forgotten before, and further samples of them are left out from then on.
 
     A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
     would spend more of its budget; the receipt says so. If a class is removed, so is the component.

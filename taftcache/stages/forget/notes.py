@@ -11,6 +11,7 @@ from taftcache.errors import StoreError, TaftcacheError
 from taftcache.model.members import imported, twins
 from taftcache.names import (
     COMPONENTS,
+    GROUP,
     HEAD,
     HELD_OUT,
     MEAN,
@@ -42,7 +43,7 @@ OTHER_COLUMNS = (
 
 def stays_notes(store: FeatureStore, plan: ForgetPlan) -> list[str]:
     """Notes on what the request leaves as it is, known before it is carried out; the receipt keeps them."""
-    return [*_damaged_ledger(store), *_imported(store, plan), *_unsearched(plan), *_closing(plan)]
+    return [*_damaged_ledger(store), *_imported(store, plan), *_unsearched(plan), *_closing(plan), *_groups(plan)]
 
 
 def left_notes(
@@ -162,6 +163,16 @@ def _closing(plan: ForgetPlan) -> list[str]:
         f"{counted(len(gone), 'class')} without a row left: append leaves further samples of such a class out, and only"
         " another store takes them",
         *([OTHER_COLUMNS] if plan.renewed else []),
+    ]
+
+
+def _groups(plan: ForgetPlan) -> list[str]:
+    """A note if groups leave whole. It names none, because the receipt keeps it."""
+    if not (gone := sum(name.startswith(GROUP) for name in plan.request.asked)):
+        return []
+    return [
+        f"{counted(gone, 'group')} forgotten as a whole: append leaves further samples of such a group out, and only "
+        "another store takes them"
     ]
 
 

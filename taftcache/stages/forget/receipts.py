@@ -21,12 +21,13 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.nearest import by_ending, in_another_form
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.consent import groups_here
+from taftcache.consent import own_groups
 from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, several_texts
 from taftcache.model.members import withdrawn
-from taftcache.names import BEFORE, NUMBERS
+from taftcache.names import BEFORE, GROUP, NUMBERS
 from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.completeness import is_from_export
+from taftcache.stages.extract.plan import forgotten_group
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.request import Mode, ids_of_files, members_of_groups
@@ -154,8 +155,10 @@ class Answer:
     at this place. beside: whether only the file beside the store knows that it was forgotten. Its receipt is then not
     in this store. alike: an id that differs only in its Unicode form, or of which it is what a terminal shows, if
     there is one. Given for an unknown id if the store has the other one, for a forgotten one if a request named it.
-    in_group: how many other samples of its group (``data.group``) the store has. None without groups, in a store of
-    vectors, and in one that may not open its images here.
+    in_group: how many other samples of its group (``data.group``) the store has. None without groups, in a store that
+    may not open its images here, and in one of vectors where nothing was forgotten.
+    group_receipts: numbers of the receipts that forgot its whole group, so that no further sample of it is taken in;
+    empty if none lists that. None if it was not forgotten, or where ``in_group`` is None.
     same_end: for an unknown id: the ids that end as it does, as a path does whose images have moved, and the state of
     each. outside: whether it is unknown and a path that does not lie in the folder of images that the store names.
     """
@@ -168,6 +171,7 @@ class Answer:
     beside: bool = False
     alike: str | None = None
     in_group: int | None = None
+    group_receipts: list[int] | None = None
     same_end: dict[str, State] = field(default_factory=dict)
     outside: bool = False
 
@@ -223,6 +227,7 @@ def receipt_of(
     """
     manifest, request = store.manifest, plan.request
     hashes = change.tombstones([*request.samples, *request.asked])
+    every = change.tombstones([*request.samples, *(name for name in request.asked if not name.startswith(GROUP))])
     # Keyed, too: a plain digest would confirm to anyone who guesses a row that it was there. So would that of the
     # content after, for rows that later requests forget.
     replaced, gone = change.tombstones(change.replaced()), change.tombstones(NUMBERS + own for own in numbers)
@@ -240,7 +245,7 @@ def receipt_of(
         "mode": plan.mode,
         "samples": len(request.samples),
         "ids": hashes if len(hashes) <= MAX_IDS else [],
-        "ids_digest": digest(canonical(hashes)),
+        "ids_digest": digest(canonical(every)),  # without groups: all ids of the request tell that it is theirs
         **change.commitment(),
         **states,
         "shards_before": replaced if len(replaced) <= MAX_IDS else [],
@@ -277,9 +282,8 @@ def receipts(store: Place, samples: Sequence[str] = ()) -> ReceiptsReport:
     read = [_read(entry, own, of_store) for entry, own in zip(entries, every, strict=True)]
     said = [ids for ids, _ in read]
     destroyed = max((s.seq for s in said if s.event == DESTROYED), default=0)
-    answers = _answers(store, samples, [s for s in said if s.seq > destroyed]) if samples else []
-    others = _in_groups(store, samples) if samples else {}
-    answers = [replace(answer, in_group=others.get(answer.sample)) for answer in answers]
+    later = [s for s in said if s.seq > destroyed]
+    answers = _with_groups(store, _answers(store, samples, later), later) if samples else []
     named = {seq for answer in answers for seq in answer.receipts}
     perhaps = {seq for answer in answers for seq in answer.perhaps} - named
     again = dict[str, list[int]]()
@@ -372,14 +376,20 @@ def _converted(file: str, entry: Mapping[str, Any], kind: type[T]) -> T:
         ) from None
 
 
-def _in_groups(store: FeatureStore, samples: Sequence[str]) -> dict[str, int]:
-    """How many other samples of its group the store has, by the id that is asked about; none where ``groups_here`` says
-    of none."""
-    own = groups_here(store, samples)
-    if own is None:
-        return {}
-    members = members_of_groups(store, samples)
-    return {i: sum(one != i for one in members.get(group, ())) for i, group in zip(samples, own, strict=True)}
+def _with_groups(store: FeatureStore, answers: list[Answer], said: Sequence[_Ids]) -> list[Answer]:
+    """The answers with what the store has of each group and which of the entries ``said`` to forget all of it; as they
+    are in a stranger's store."""
+    if (data := own_groups(store)) is None:
+        return answers
+    with suppress(RecipeError):  # the expression finds the empty text in what is asked about
+        ids = [answer.sample for answer in answers]
+        groups, of_forgotten = members_of_groups(store, ids), forgotten_group(data, store.is_forgotten)
+        key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
+        whole = {i: ledger.tombstone(GROUP + group, key) if key else "" for i in ids if (group := of_forgotten(i))}
+        by = {i: [entry.seq for entry in said if own in entry.ids] for i, own in whole.items()}
+        others = {i: sum(one != i for one in groups.get(data.group_of(i), ())) for i in ids}
+        return [replace(a, in_group=others[a.sample], group_receipts=by.get(a.sample)) for a in answers]
+    return answers
 
 
 def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) -> list[Answer]:

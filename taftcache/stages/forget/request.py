@@ -15,6 +15,7 @@ from unicodedata import normalize
 
 import numpy as np
 
+from taftcache.backbone.spec import DataSpec
 from taftcache.backbone.still_there import folders
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
@@ -23,6 +24,7 @@ from taftcache.model.members import imported, numbers_of, twins
 from taftcache.names import (
     CLASS,
     COMPONENT,
+    GROUP,
     HELD_OUT,
     NUMBERS,
     SHARD,
@@ -33,6 +35,7 @@ from taftcache.names import (
     told_apart,
     typed,
 )
+from taftcache.stages.extract.plan import groups_of
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import every_sample, folder_of, no_class
 from taftcache.stages.progress import Progress
@@ -44,7 +47,7 @@ PARTED = 3  # up to so many groups of which some samples stay are named with the
 
 @dataclass(frozen=True, kw_only=True)
 class PartedGroup:
-    """A group of ``data.group`` of which samples were named, and others stay.
+    """A group of ``data.group`` of which samples leave or were named, and others stay.
 
     group: the text that its ids share. stays: the others, with a row or without. of: how many samples the store had of
     it before the request.
@@ -62,14 +65,15 @@ class Request:
     ``staged`` are those of ``samples`` that only a stopped extraction has: the next one leaves them out. ``leaving``
     has the number of rows by shard, ``emptied`` the shards that are left with none and go as a whole, ``classes`` those
     without a row left anywhere, which go from the list of classes; ``asked`` the shards, classes and components that
-    were named as such, in the form that tombstones have them, and the numbers of these components. ``listed`` is how
+    were named as such and the groups that were to leave whole, in the form that tombstones have them, and the numbers
+    of these components. ``listed`` is how
     many skipped samples stay because nothing says whether they belong to a class that was named. ``copies`` are the ids
     of rows that stay and hold the very bytes of rows that leave, ``copies_taken`` those that were not named, but leave,
     too. ``unsearched`` shards are damaged, so that copies in them were not looked for. ``matched`` has the ids that
     each pattern named. ``twins`` are imported components that stay and have the numbers of one that leaves.
     ``unlearned`` are classes of which every training row leaves, with the number of held-out rows
-    that keep them in the list of classes. ``groups`` are those of named samples that stay in part, ``group_taken`` the
-    ids that were not named, but leave with their group.
+    that keep them in the list of classes. ``groups`` are those, of samples that leave or were named, that stay in part;
+    ``group_taken`` are the ids that were not named, but leave with their group.
     """
 
     samples: list[str]
@@ -264,7 +268,7 @@ def requested(
 ) -> Request:
     """What `resolve_request` finds for the names, the ids that match patterns and the components, the copies of those
     rows and components that stay, and the groups that do in part; if ``with_copies`` or ``with_group``, they leave,
-    too.
+    too, and so do the groups of such copies and the copies of such groups.
 
     RecipeError: ``with_group`` in a store without ``data.group``.
     """
@@ -274,27 +278,13 @@ def requested(
         leaving, same = [*leaving, *same], []
     matched = _matched(store, matching)
     samples = [*samples, *(i for ids in matched.values() for i in ids)]
-    request = resolve_request(store, samples, shards, classes)
-    named, grouped = ids_of_files(store, samples), list[str]()
-    if with_group:
-        _check_grouped(store)
-        leaving_now = {*request.samples}
-        every = members_of_groups(store, [*named, *leaving_now]).values()
-        if grouped := [i for members in every for i in members if i not in leaving_now]:
-            samples = [*samples, *grouped]
-            request = resolve_request(store, samples, shards, classes)
-    copies, unsearched = copies_of(store, request.samples, progress)
-    taken = copies if with_copies else []
-    if taken:
-        request, copies = resolve_request(store, [*samples, *taken], shards, classes), []
+    request = _spreading(store, samples, shards, classes, with_copies, with_group, progress)
+    leaving_now = {*request.samples}
+    named = [*ids_of_files(store, samples), *leaving_now]
     return replace(
         request,
-        copies=copies,
-        copies_taken=taken,
-        unsearched=unsearched,
         matched=matched,
-        groups=[] if with_group else _parted(store, named, {*request.samples}),
-        group_taken=grouped,
+        groups=_parted(store, named, leaving_now),
         components=leaving,
         twins=same,
         asked=[
@@ -303,6 +293,49 @@ def requested(
             *(NUMBERS + own for own in numbers_of(store, leaving).values()),  # their file may come again
         ],
         already=[*request.already, *already],
+    )
+
+
+def _spreading(
+    store: FeatureStore,
+    samples: Sequence[str],
+    shards: Sequence[str],
+    classes: Sequence[str],
+    with_copies: bool,
+    with_group: bool,
+    progress: Progress,
+) -> Request:
+    """What `resolve_request` finds, with the rest of its groups and the copies of its rows, and again those of what
+    came so, until nothing is added; of copies that stay, their ids alone.
+
+    RecipeError: as for `requested`.
+    """
+    named, grouped, taken = ids_of_files(store, samples), list[str](), list[str]()
+    copies, unsearched = list[str](), list[str]()
+    request = resolve_request(store, samples, shards, classes)
+    data = _check_grouped(store) if with_group else None
+    while True:
+        leaving = {*request.samples}
+        every = members_of_groups(store, [*named, *leaving]).values() if with_group else ()
+        if more := [i for members in every for i in members if i not in leaving]:
+            grouped += more
+            request = resolve_request(store, [*samples, *taken, *grouped], shards, classes)
+        elif taken:  # and the copies of copies are copies of the first
+            copies = []
+            break
+        copies, unsearched = copies_of(store, request.samples, progress)
+        if not (with_copies and copies):
+            break
+        taken += copies
+        request = resolve_request(store, [*samples, *taken, *grouped], shards, classes)
+    whole = set[str]() if data is None else {GROUP + name for name in groups_of(data, [*named, *request.samples])}
+    return replace(
+        request,
+        asked=[*request.asked, *sorted(name for name in whole if not store.is_forgotten(name))],
+        copies=copies,
+        copies_taken=taken,
+        unsearched=unsearched,
+        group_taken=grouped,
     )
 
 
@@ -329,12 +362,14 @@ def _parted(store: FeatureStore, named: Collection[str], leaving: Collection[str
     return [PartedGroup(group=group, stays=ids, of=len(groups[group])) for group, ids in stay.items() if ids]
 
 
-def _check_grouped(store: FeatureStore) -> None:
-    if recorded_recipe(store).data.group is None:
+def _check_grouped(store: FeatureStore) -> DataSpec:
+    data = recorded_recipe(store).data
+    if data.group is None:
         raise RecipeError(
             f"nothing says which samples of {store.path} belong together: it was made without data.group",
             do="name them by a pattern of their ids: --match",
         )
+    return data
 
 
 def parted_notes(groups: Sequence[PartedGroup], *, dry_run: bool) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
+from taftcache.backbone.spec import DataSpec
 from taftcache.cache.format.identity import differences
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import check_weights_there, followed
@@ -121,7 +122,7 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
         }
         opened = open_source(recipe.data, lambda sample: any(store.knows(sample) for store in stores.values()))
         sources = [source for source in opened if source is not None]
-        images, notes = _images(sources, list(stores.values()))
+        images, notes = _images(recipe.data, sources, list(stores.values()))
         places = {item.id: (source, k) for source in sources for k, item in enumerate(source.items)}
         joined = join(stores, images, {teacher_name(t): t.weight for t in recipe.teachers})
         digests = {name: [shard.digest for shard in store.every_shard] for name, store in stores.items()}
@@ -143,19 +144,23 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
         yield Students(recipe, joined, of_row, digests, records, bar, notes)
 
 
-def _images(sources: Sequence[Source], stores: Sequence[FeatureStore]) -> tuple[dict[str, str], list[str]]:
-    """The class of every image by id, without images that no store has and one would never take: their class was
-    forgotten there, or only test images have it. Notes on these, and on how many were forgotten: the report keeps them,
-    so they name none."""
-    images, aside, gone = classes_of(*sources), set[str](), set[str]()
+def _images(
+    data: DataSpec, sources: Sequence[Source], stores: Sequence[FeatureStore]
+) -> tuple[dict[str, str], list[str]]:
+    """The class of every image by id, without images that no store has and one would never take: their class or group
+    was forgotten there, or only test images have the class. Notes on these, and on how many were forgotten: the report
+    keeps them, so they name none."""
+    images, aside, gone, grouped = classes_of(*sources), set[str](), set[str](), set[str]()
     for store in stores:
-        out = staying_out(store.is_forgotten, *sources, known=store.classes)
-        gone |= {*out.ids}
+        out = staying_out(store.is_forgotten, data, *sources, known=store.classes)
+        gone |= {*out.ids, *out.grouped}
+        grouped |= {*out.grouped}
         aside |= out.closed.keys() | {i for i, name in out.strange.items() if name in out.alone}
-    left = [images.pop(i) for i in aside if not any(store.holds(i) for store in stores)]
+    left = {i: images.pop(i) for i in aside | grouped if not any(store.holds(i) for store in stores)}
     kind = "classes that a teacher has forgotten, or lacks while only test images have them"
     forgotten = [f"{counted(len(gone), 'image')} left out, forgotten in a teacher's store"] if gone else []
-    return images, forgotten + left_out_notes(left, kind, "append takes none of them")
+    closed = [name for i, name in left.items() if i not in grouped]
+    return images, forgotten + left_out_notes(closed, kind, "append takes none of them")
 
 
 def _with_backbone(store: FeatureStore) -> Recipe:

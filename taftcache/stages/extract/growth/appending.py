@@ -99,7 +99,7 @@ def append(
         growth = growth_of(
             store, source, test, new_shard=new_shard, relabel=relabel, new_classes=new_classes, readable=readable
         )
-        out = staying_out(store.is_forgotten, source, test, known=growth.classes)
+        out = staying_out(store.is_forgotten, recipe.data, source, test, known=growth.classes)
 
         def origin() -> ImageRows:
             check_weights_there(store, recipe)
@@ -111,7 +111,7 @@ def append(
         notes += in_source_note(recipe, out.ids, numbered=numbered)
         alone = moved_there and store.every_id.isdisjoint(classes)  # another place may have new images alone
         away = Away([], []) if alone else rows_away(store, classes.keys(), numbered=numbered)
-        renamed = renamed_notes(store, away, classes, out.ids | out.closed.keys())
+        renamed = renamed_notes(store, away, classes, out.gone)
         for note in renamed:  # now, too: before it is refused, or rows are made
             progress.say(note)
         notes += [*away.notes, *renamed]

@@ -165,7 +165,7 @@ def _add(store: FeatureStore, recipe: Recipe, model: tuple[Reduction, Preprocess
         untrained = all(name.startswith(BASE) for name in store.objects())  # else models would be dropped
         take: NewClasses = "take" if untrained else "refuse"
         growth = growth_of(store, source, new_shard=False, relabel=False, new_classes=take)
-        plan = plan_append(store, recipe, (ids, None), StayOut(set(), {}, {}), growth)
+        plan = plan_append(store, recipe, (ids, None), StayOut(set(), {}, {}, {}), growth)
         carry_out(store, recipe, plan, lambda: images, Silent())
     else:
         fill(store, recipe, plan_shards(recipe, ids)[SHARD], images, Silent())

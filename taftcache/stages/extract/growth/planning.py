@@ -30,7 +30,8 @@ class AppendPlan:
     labels: shard -> id -> the class that this row gets.
     shards: the new samples by the shard that they go to, in the order of names.
     known: how many samples were there before. unread: how many of those had been skipped. forgotten: how many samples
-        stay out because they were forgotten.
+        stay out because they were forgotten. grouped: the groups of those that do because their group was, one name for
+        each sample.
     closed, strange: the classes of samples that are left out, one name for each sample; ``alone`` as in `StayOut`.
     unlabelled: the classes that rows would get if the store had them, one name for each row.
     """
@@ -46,6 +47,7 @@ class AppendPlan:
     known: int
     unread: int
     forgotten: int
+    grouped: list[str]
     closed: list[str]
     strange: list[str]
     unlabelled: list[str]
@@ -115,6 +117,7 @@ def plan_append(
         known=len(kinds["known"]) + len(kinds["unread"]),
         unread=len(kinds["unread"]),
         forgotten=len(kinds["forgotten"]),
+        grouped=[out.grouped[i] for i in kinds["forgotten"] if i in out.grouped],
         closed=[out.closed[i] for i in kinds["closed"]],
         strange=strange,
         unlabelled=unlabelled,
@@ -136,7 +139,7 @@ def _by_kind(
             return "known"
         if sample in skipped and sample not in mended:
             return "unread"
-        if sample in out.ids:
+        if sample in out.ids or sample in out.grouped:
             return "forgotten"
         if sample in out.closed:
             return "closed"

@@ -13,7 +13,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.names import BUDGET_ALLOWS, PRIVATE, component_of, counted, first_few, is_model, with_counts
 from taftcache.stages.completeness import subtracted_among
-from taftcache.stages.extract.forgotten import NOT_THERE, left_out_notes, taking
+from taftcache.stages.extract.forgotten import NOT_THERE, OF_GROUPS, left_out_notes, taking
 from taftcache.stages.extract.growth.planning import AppendPlan, class_notes
 from taftcache.stages.extract.plan import more_group_notes
 from taftcache.stages.report import Report
@@ -25,12 +25,12 @@ class AppendReport(Report):
 
     added: new rows in each shard. relabelled: rows with a corrected label, by shard. untouched: shards that kept their
     files. known: samples that were there before. unread: how many of those had been skipped. forgotten: samples left
-    out because they were forgotten. images: images or vectors that became rows. skipped: how many new samples did not
-    decode. skipped_ids: their ids. closed: new samples of forgotten classes, left out, by class. new_classes: samples
-    of classes that the store did not have, by class. dropped: models removed because they have no column for the new
-    classes. dry_run: whether all of this is only planned. Then it is as if every new sample could be read.
-    not_in_source: ids of rows whose images the recipe's source does not have now, but for ids that are numbers of rows;
-    empty for vectors, and for another source than the store names if that has new images alone.
+    out because they, or their whole group, were forgotten. images: images or vectors that became rows. skipped: how
+    many new samples did not decode. skipped_ids: their ids. closed: new samples of forgotten classes, left out, by
+    class. new_classes: samples of classes that the store did not have, by class. dropped: models removed because they
+    have no column for the new classes. dry_run: whether all of this is only planned. Then it is as if every new sample
+    could be read. not_in_source: ids of rows whose images the recipe's source does not have now, but for ids that are
+    numbers of rows; empty for vectors, and for another source than the store names if that has new images alone.
     """
 
     store: Path
@@ -96,6 +96,7 @@ def append_report(
             *_label_notes(store, plan),
             *subtracted_among(store, present),
             *more_group_notes(recorded_recipe(store).data, store, plan.shards),
+            *left_out_notes(plan.grouped, OF_GROUPS),
             *left_out_notes(plan.closed),
             *left_out_notes(plan.strange, NOT_THERE, taking(len(plan.strange), plan.alone)),
             *_unlabelled_note(plan),

@@ -308,7 +308,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
                 do="import into a new folder",
             )
         planned = plan_shards(recipe, features.ids, None if test is None else test.ids)
-        shards, classes, left = without_forgotten(beside, there, planned, features, test)
+        shards, classes, left = without_forgotten(beside, there, recipe.data, planned, features, test)
         notes += [*unasked, *left]
         if not shards:
             raise DataError(

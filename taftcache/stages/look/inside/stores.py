@@ -60,10 +60,10 @@ class InspectReport(Report):
     each was solved, or that it was imported; of a sum its coefficients, or if it has some for each class, the number of
     its members. activations: statistics; None if none can be read. integrity: which files were looked at. skipped:
     samples that were left out. left_out: the first thousand of those, with id, shard and reason. forgotten: tombstones,
-    one for each sample, class and shard that was forgotten, and two for each component; 0 once their key is destroyed,
-    whatever the receipts say. ledger_entries: how many. ledger: the entries. budget: what private trainings may spend
-    and have spent; None if there were none. recipe: what the store was made from and last trained with, as it records
-    it; ``store.path`` is its place. Empty if this release does not know its settings.
+    one for each sample, class, shard and group that was forgotten, and two for each component; 0 once their key is
+    destroyed, whatever the receipts say. ledger_entries: how many. ledger: the entries. budget: what private trainings
+    may spend and have spent; None if there were none. recipe: what the store was made from and last trained with, as it
+    records it; ``store.path`` is its place. Empty if this release does not know its settings.
     """
 
     store: Path
