@@ -50,7 +50,6 @@ from taftcache.recipe import (
 )
 
 if TYPE_CHECKING:
-    from taftcache.backbone.spec import DataSpec
     from taftcache.cache.store import FeatureStore
 
 Kind = Literal["images", "weights", "teachers"]
@@ -110,9 +109,9 @@ def recorded_recipe(store: FeatureStore) -> Recipe:
     return parse_recipe(recorded, where)
 
 
-def own_groups(store: FeatureStore) -> DataSpec | None:
-    """What says which samples of a store belong together; None without ``data.group``, and in a stranger's store, which
-    is only looked at: its expression may take for ever.
+def grouping_recipe(store: FeatureStore) -> Recipe | None:
+    """The recipe that says which samples of a store belong together; None without ``data.group``, and in a stranger's
+    store, which is only looked at: its expression may take for ever.
 
     A stranger's is one that may not open its images here or, if it names none, with nothing beside it that a request to
     forget at this place has left.
@@ -120,14 +119,14 @@ def own_groups(store: FeatureStore) -> DataSpec | None:
     with suppress(TaftcacheError):  # a store that no stage made may record anything
         recipe = recorded_recipe(store)
         own = refusal(store, "images", recipe) is None if names(recipe, "images") else bool(store.tombstone_file.key)
-        return recipe.data if own and recipe.data.group is not None else None
+        return recipe if own and recipe.data.group is not None else None
     return None
 
 
 def groups_here(store: FeatureStore, ids: Iterable[str]) -> list[str] | None:
-    """The group of each sample, where a store is only looked at: by ``own_groups``; None if that is."""
+    """The group of each sample, where a store is only looked at: by ``grouping_recipe``; None if that is."""
     with suppress(RecipeError):  # the expression finds the empty text in one of them
-        return None if (data := own_groups(store)) is None else data.groups(ids)
+        return None if (recipe := grouping_recipe(store)) is None else recipe.data.groups(ids)
     return None
 
 

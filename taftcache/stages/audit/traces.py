@@ -22,7 +22,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import mean_token_norm, token_norm_sum
 from taftcache.cache.write.sweep import TRANSACTION
-from taftcache.consent import own_groups
+from taftcache.consent import grouping_recipe
 from taftcache.errors import FormatError, RecipeError, StoreError
 from taftcache.model.members import MADE_AGAIN, withdrawn
 from taftcache.names import CLASS, COMPONENT, by_receipts, counted, is_from_macos, shard_of, them, typed
@@ -133,9 +133,9 @@ def check_names(store: FeatureStore, to: Findings) -> None:
 def of_forgotten_groups(store: FeatureStore) -> list[Sample]:
     """Samples, with a row or without, that were not forgotten themselves, but whose group (``data.group``) was; of a
     stranger's store none."""
-    if (data := own_groups(store)) is not None:
+    if (recipe := grouping_recipe(store)) is not None:
         with suppress(StoreError, RecipeError):  # verify has said it, or the expression finds the empty text
-            group_of = forgotten_group(data, store.is_forgotten)
+            group_of = forgotten_group(recipe.data, store.is_forgotten)
             every = (s for s in every_sample(store) if group_of(s.sample) is not None)
             return [s for s in every if not store.is_forgotten(s.sample)]
     return []

@@ -21,7 +21,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.nearest import by_ending, in_another_form
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.consent import own_groups
+from taftcache.consent import grouping_recipe
 from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, several_texts
 from taftcache.model.members import withdrawn
 from taftcache.names import BEFORE, GROUP, NUMBERS
@@ -379,15 +379,15 @@ def _converted(file: str, entry: Mapping[str, Any], kind: type[T]) -> T:
 def _with_groups(store: FeatureStore, answers: list[Answer], said: Sequence[_Ids]) -> list[Answer]:
     """The answers with what the store has of each group and which of the entries ``said`` to forget all of it; as they
     are in a stranger's store."""
-    if (data := own_groups(store)) is None:
+    if (recipe := grouping_recipe(store)) is None:
         return answers
     with suppress(RecipeError):  # the expression finds the empty text in what is asked about
         ids = [answer.sample for answer in answers]
-        groups, of_forgotten = members_of_groups(store, ids), forgotten_group(data, store.is_forgotten)
+        groups, of_forgotten = members_of_groups(store, ids), forgotten_group(recipe.data, store.is_forgotten)
         key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
         whole = {i: ledger.tombstone(GROUP + group, key) if key else "" for i in ids if (group := of_forgotten(i))}
         by = {i: [entry.seq for entry in said if own in entry.ids] for i, own in whole.items()}
-        others = {i: sum(one != i for one in groups.get(data.group_of(i), ())) for i in ids}
+        others = {i: sum(one != i for one in groups.get(recipe.data.group_of(i), ())) for i in ids}
         return [replace(a, in_group=others[a.sample], group_receipts=by.get(a.sample)) for a in answers]
     return answers
 
