@@ -273,7 +273,7 @@ def test_the_verdict_comes_first_and_every_finding_says_what_to_try(pair, after,
     )
     said = " ".join(rest)
     assert "2 receipts in one chain, 0 of 2 entries signed; " in said
-    assert "for each class or shard forgotten as a whole, two for a component" in said
+    assert "for each class, shard or group forgotten as a whole, two for a component" in said
     assert said.index("note: ") < said.index("proven now") < said.index("tombstones, one")
     (exports / "ids.txt").write_text(f"{pair[2]}\n")
     shutil.copytree(pair[0], exports / "backup")

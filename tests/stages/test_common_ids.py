@@ -16,7 +16,7 @@ import taftcache
 from taftcache.cache.kept_keys import TombstoneKeys
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.stages.audit import byproducts
+from taftcache.stages.audit import byproducts, known
 from taftcache.stages.file_texts import _apart, read_texts
 from taftcache.stages.texts import LONGEST, listed, texts_in
 from tests.stages.test_byproducts import HAS_PARQUET, some_vectors
@@ -370,8 +370,8 @@ def test_a_list_is_looked_for_in_as_many_cells_as_there_are():
 def test_only_the_commonest_suffixes_of_ids_are_tried_with_the_name_of_a_file(tmp_path):
     """Each of ``v.1``, ``v.2``, … has a suffix of its own, and there are as many files as ids, or more."""
     with FeatureStore(some_vectors(tmp_path / "store", [f"v.{k}" for k in range(99)])) as store:
-        known = byproducts._Known.of(store, TombstoneKeys(store))
-        assert len(known.suffixes) <= len(byproducts.SUFFIXES) + byproducts.OWN_SUFFIXES
+        suffixes = known.Known.of(store, TombstoneKeys(store)).suffixes
+        assert len(suffixes) <= len(known.SUFFIXES) + known.OWN_SUFFIXES
 
 
 @pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
