@@ -124,7 +124,7 @@ def grouping_recipe(store: FeatureStore) -> Recipe | None:
 
 
 def groups_here(store: FeatureStore, ids: Iterable[str]) -> list[str] | None:
-    """The group of each sample, where a store is only looked at: by ``grouping_recipe``; None if that is."""
+    """The group of each sample, where a store is only looked at: by ``grouping_recipe``; None where there is none."""
     with suppress(RecipeError):  # the expression finds the empty text in one of them
         return None if (recipe := grouping_recipe(store)) is None else recipe.data.groups(ids)
     return None

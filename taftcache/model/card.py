@@ -263,15 +263,15 @@ def _licence(backbone: Backbone) -> list[str]:
 
 def _result(score: Score, dataset: str | None) -> dict[str, Any]:
     """A result in the form of a hub's model index; the interval is among the metric's arguments."""
+    bounds = [round(bound, 6) for bound in score.interval]
+    interval = {"interval": bounds, "level": score.level, "method": "Wilson"}
     metric = {
         "type": "accuracy",
         "name": "top-1 accuracy",
         "value": round(score.accuracy, 6),
         "args": {
             "rows": score.rows,
-            "interval": [round(bound, 6) for bound in score.interval],
-            "level": score.level,
-            "method": "Wilson",
+            **({} if score.groups == 1 else interval),
             **({} if score.groups is None else {"groups": score.groups}),
         },
     }

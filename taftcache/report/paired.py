@@ -84,7 +84,7 @@ class RowGroups:
 
     def quantiles(self) -> NDArray[np.float64]:
         """Student's quantiles for 2, 3, … k groups [k − 1]."""
-        return np.array([_quantile(freedom) for freedom in range(1, self.count)])
+        return _quantiles(np.arange(1, self.count))
 
     def judged(self, values: NDArray[np.floating]) -> tuple[float, float]:
         """The variance of the mean of ``values`` [n] over groups that were drawn as wholes, and Student's quantile for
@@ -171,7 +171,11 @@ def paired(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> Paired:
 
 @cache
 def _quantile(freedom: int) -> float:
-    """Student's two-sided quantile at ``LEVEL``."""
+    return float(_quantiles(np.array(freedom)))
+
+
+def _quantiles(freedom: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Student's two-sided quantiles at ``LEVEL``, for each number of degrees of freedom."""
     from scipy.stats import t
 
-    return float(t.ppf((1 + LEVEL) / 2, freedom))
+    return np.asarray(t.ppf((1 + LEVEL) / 2, freedom))

@@ -121,7 +121,8 @@ def test_rows_of_their_own_groups_are_judged_as_rows():
         assert accuracy_interval(np.ones(50, bool), group) == (0, 1)
     pairs = RowGroups.of(np.arange(50) // 2)
     every = accuracy_interval(np.ones(50, bool), pairs)
-    assert accuracy_interval(np.ones(50, bool))[0] > every[0] > 0.9, "all right, by Student's quantile"
+    z = student.ppf(0.975, 24)
+    assert accuracy_interval(np.ones(50, bool))[0] > every[0] == pytest.approx(25 / (25 + z**2)), "all right: 25 groups"
     assert row_verdict(ours, ours, pairs).interval[1] > row_verdict(ours, ours).interval[1] > 0
     assert (verdict.interval, interval) == (row_verdict(ours, theirs, None).interval, accuracy_interval(ours, None))
 

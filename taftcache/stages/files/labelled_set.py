@@ -24,13 +24,14 @@ from taftcache.cache.hdf5 import FeatureFile
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import to_stored
-from taftcache.consent import Consent, recorded_recipe
+from taftcache.consent import Consent, grouping_recipe, recorded_recipe
 from taftcache.errors import ArgumentError, DataError, RecipeError, first_line, local_path
 from taftcache.model.calibration import FIRST, Calibration, ProbabilitySums, temperature_of
 from taftcache.model.component import no_model
 from taftcache.model.outdated import outdated
 from taftcache.names import UNTOUCHED, counted, first_few, is_component, model_of, scaling_of, told_apart, with_counts
 from taftcache.recipe import Overrides, apply_overrides, as_mapping, check_used, parse_recipe
+from taftcache.report.paired import RowGroups
 from taftcache.stages.completeness import subtracted_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.classes import check_blanks, class_indexes
@@ -51,7 +52,6 @@ from taftcache.stages.look.evaluation import (
     differences,
     grouped_text,
     is_model_of,
-    row_groups,
 )
 from taftcache.stages.look.prediction import frozen_of
 from taftcache.stages.look.row_table import STEP_ROWS
@@ -60,6 +60,7 @@ from taftcache.stages.look.vectors import starts_blank
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
 from taftcache.stages.scaling import scaled
+from taftcache.stages.train.held_out import row_groups
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
 
@@ -179,6 +180,7 @@ def evaluate_on(
         unknown = _unknown(store, asked)
         scores = _Scores(store, np.array(class_indexes(store, asked.source.classes), np.int32))
         known = [k for k, item in enumerate(asked.source.items) if scores.classes[item.label] >= 0]
+        row_groups(store, [asked.source.items[k].id for k in known])  # where it is refused, before the pass
         with progress.task("evaluate", len(known)) as task:
             asked.run(known, scores, task.advance)
         beside = [] if other is None else _of_reference(store, other, asked, scores, progress)
@@ -191,7 +193,7 @@ def evaluate_on(
     place = {item.id: k for k, item in enumerate(asked.source.items)}
     groups = row_groups(store, scores.ids)
     said = None if asked.values is None else [asked.values[place[i]] for i in scores.ids]
-    values = [] if said is None else _by_value(store, scores.ids, said, hits[default])
+    values = [] if said is None else _by_value(said, hits[default], groups)
     keys = settings_of(store).keys
     return EvaluateOnReport(
         store=store.path,
@@ -501,21 +503,18 @@ def _of_reference(
     with progress.task("reference", len(scores.ids)) as task:
         scores.hits[other.name] = [other.hits(asked.source, [place[i] for i in scores.ids], task.advance)]
     if other.store is not None:
-        data = (recorded_recipe(one).data for one in (other.store, store))
         notes += _copies(other.store, scores, progress)
-        notes += _known_groups(other.store, scores.ids, min(data, key=lambda one: one.group is None))
+        notes += _known_groups(other.store, scores.ids, (grouping_recipe(other.store) or recorded_recipe(store)).data)
     return [f"{other.name}: {note}" for note in notes]
 
 
-def _by_value(
-    store: FeatureStore, ids: Sequence[str], values: Sequence[Any], hit: NDArray[np.bool_]
-) -> list[ValueAccuracy]:
+def _by_value(values: Sequence[Any], hit: NDArray[np.bool_], groups: RowGroups | None) -> list[ValueAccuracy]:
     """The accuracy on the rows with each of the ``values`` [n], the worst first, from which rows are right [n]."""
     names, place = np.unique([_text(value) for value in values], return_inverse=True)
     made = []
     for k, name in enumerate(names.tolist()):
         own = hit[place == k]
-        of = row_groups(store, [ids[at] for at in np.flatnonzero(place == k).tolist()])
+        of = groups and groups.take(place == k)
         made.append(
             ValueAccuracy(
                 value=name,

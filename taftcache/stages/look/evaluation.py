@@ -54,7 +54,7 @@ from taftcache.stages.look.seen import kept_notes
 from taftcache.stages.look.vectors import starts_blank
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.report import Report
-from taftcache.stages.train.held_out import KeptLogits, predicted_by, predicted_of
+from taftcache.stages.train.held_out import KeptLogits, predicted_by, predicted_of, row_groups
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.promises import promised
 from taftcache.stages.train.record import settings_of
@@ -379,11 +379,6 @@ def _of_groups(store: FeatureStore, rows: Shard, groups: RowGroups | None) -> li
     return [grouped_text(rows.rows, groups, "held-out row", known)]
 
 
-def row_groups(store: FeatureStore, ids: Sequence[str]) -> RowGroups | None:
-    """Which rows with these ``ids`` belong together by the store's ``data.group``; None where no two do."""
-    return RowGroups.of(recorded_recipe(store).data.groups(ids))
-
-
 def grouped_text(rows: int, groups: RowGroups | None, row: str = "row", known: str = "") -> str:
     """How many groups so many rows are of, what else is ``known`` of these, and what that means for intervals."""
     count = rows if groups is None else groups.count
@@ -548,14 +543,17 @@ def judged_rows(right: NDArray[np.bool_], groups: RowGroups | None) -> tuple[flo
     """Of how many rows an accuracy p is judged, from which rows [n] were right, and with which quantile.
 
     Where rows share ``groups``: as many rows as would have the variance v of ``RowGroups.judged``, p (1 − p)/v, but n
-    at most (and n if all are right or wrong), with its quantile, as Korn and Graubard (1998) for exact intervals, and
-    Franco and others (2019) for Wilson's. None, where all are of one group.
+    at most, with its quantile, as Korn and Graubard (1998) for exact intervals, and Franco and others (2019) for
+    Wilson's. They take n if all are right or wrong, when nothing tells how alike the rows of a group are; here it is
+    as many as there are groups. None, where all are of one group.
     """
     n, p = float(len(right)), float(right.mean())
     if groups is None:
         return n, NORMAL
     variance, quantile = groups.judged(right.astype(np.float64))
-    return (p * (1 - p) / variance if 0 < p < 1 and n * variance > p * (1 - p) else n), quantile
+    if p in (0, 1):
+        return float(groups.count), quantile
+    return (p * (1 - p) / variance if n * variance > p * (1 - p) else n), quantile
 
 
 def accuracy_interval(right: NDArray[np.bool_], groups: RowGroups | None = None) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from taftcache.backbone.device import float64_device, resolve_device
 from taftcache.cache.format.fault import DAMAGE, problem_of
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import groups_here, recorded_recipe
+from taftcache.consent import grouping_recipe, groups_here, recorded_recipe
 from taftcache.errors import RecipeError
 from taftcache.model.component import StoredComponents
 from taftcache.model.meta import meta_of
@@ -261,7 +261,7 @@ def shown_groups(store: FeatureStore, ids: Sequence[str]) -> RowGroups | None:
 
 def unsearched(store: FeatureStore) -> bool:
     """Whether rows may belong together, but which do is not looked for where a store is only looked at."""
-    return recorded_recipe(store).data.group is not None and groups_here(store, ()) is None
+    return recorded_recipe(store).data.group is not None and grouping_recipe(store) is None
 
 
 def margins(logits: NDArray[np.float32], labels: NDArray[np.int32]) -> NDArray[np.float32]:

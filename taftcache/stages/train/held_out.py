@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -130,19 +130,23 @@ class HeldOutChange:
     groups: int | None = None
 
 
+def row_groups(store: FeatureStore, ids: Sequence[str]) -> RowGroups | None:
+    """Which rows with these ``ids`` belong together by the store's ``data.group``; None where no two do."""
+    return RowGroups.of(recorded_recipe(store).data.groups(ids))
+
+
 def held_out_hits(store: FeatureStore) -> HeldOutHits | None:
     """The default model's hits, in one pass; None without held-out rows or a model. Errors as for ``read_base``."""
     model = model_of(store.objects())
     if store.held_out is None or model not in store.objects():
         return None
     rows = store.held_out
-    groups = recorded_recipe(store).data.groups(rows.sample_ids)
     kept = KeptLogits.of(rows, [model], len(store.classes))
     predicted = predicted_of(store, model, rows, kept=kept)
     return HeldOutHits(
         model=model,
         ids=np.asarray(rows.sample_ids),
-        groups=RowGroups.of(groups),
+        groups=row_groups(store, rows.sample_ids),
         right=predicted == rows.labels,
         classes=np.array(store.classes, object),
         predicted=predicted,

@@ -161,10 +161,10 @@ class Comparisons:
         # held out in one store alone, a row was seen by the other's models: it is in neither group
         held, theirs_held = here.table.held_out[rows], other.table.held_out[theirs]
         both = held & theirs_held
-        known = both & in_groups_of_one(here.store, other.store, [here.table.ids[k] for k in rows])
+        ids = [here.table.ids[k] for k in rows]
+        known = both & in_groups_of_one(here.store, other.store, ids) if other is not here else np.zeros_like(both)
         before, after = (column["class"] for column in columns)
         groups = {"held-out": both & ~known, "training": ~(held | theirs_held), "all": np.ones(len(rows), bool)}
-        ids = [here.table.ids[k] for k in rows]
         of = shown_groups(here.store, ids) or shown_groups(other.store, ids)
         alone = of is None and any(unsearched(side.store) for side in (here, other))
         found = {

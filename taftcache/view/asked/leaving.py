@@ -48,13 +48,13 @@ class SideSolves:
                 do="its promise bounds what it holds of any sample",
             )
         row = int(atlas.table.row[k])
-        return self._ask(sample, lambda progress: _said(without_row(atlas, shard, row, progress)))
+        return self._ask(sample, lambda progress: _said(without_row(atlas, shard, row, progress), atlas))
 
     def ask_many(self, rows: Sequence[int]) -> dict[str, Any]:
         """Leave rows of the table out together."""
         # an id has no control character, so no sample has this key
         key = "\n" + digest(",".join(map(str, rows)).encode())
-        return self._ask(key, lambda progress: _said(without_rows(self._atlas, rows, progress)))
+        return self._ask(key, lambda progress: _said(without_rows(self._atlas, rows, progress), self._atlas))
 
     def _ask(self, key: str, job: Job) -> dict[str, Any]:
         """The answer; if busy, ``with`` is the id of the sample at work, or "" for several samples."""
@@ -62,9 +62,11 @@ class SideSolves:
         return {**answer, "with": answer["with"].partition("\n")[0]} if answer["state"] == "busy" else answer
 
 
-def _said(found: OnHeldOut) -> dict[str, Any]:
+def _said(found: OnHeldOut, atlas: Atlas) -> dict[str, Any]:
     """A record for the page, with what became of the accuracy in words."""
-    return {**asdict(found), "gain": "" if found.gain is None else gain_text(*found.gain)}
+    gain = "" if found.gain is None else gain_text(*found.gain)
+    by_rows = gain and atlas.held_out is not None and atlas.held_out.unsearched
+    return {**asdict(found), "gain": f"{gain} (by rows, not by groups)" if by_rows else gain}
 
 
 def without_row(atlas: Atlas, shard: Shard, row: int, progress: Progress) -> RowLeftOut:

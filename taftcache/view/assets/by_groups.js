@@ -19,6 +19,7 @@ export function byGroups(hits, number, quantiles) {
   if (k === 1) return { groups: 1 };
   let variance = 0;
   for (const { size, sum } of groups.values()) variance += ((k - 1) / k) * ((sum - size * p) / (n - size)) ** 2;
-  const rows = right > 0 && right < n && n * variance > p * (1 - p) ? (p * (1 - p)) / variance : n;
+  const alike = right === 0 || right === n,
+    rows = alike ? k : n * variance > p * (1 - p) ? (p * (1 - p)) / variance : n;
   return { groups: k, rows, quantile: quantiles[k - 2] };
 }

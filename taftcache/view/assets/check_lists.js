@@ -126,7 +126,7 @@ export function confused() {
   });
   const wrong = lines.reduce((sum, line) => sum + line.rows.length, 0);
   return {
-    said: `${count(wrong)} of ${counted(labels.length, "held-out row")}${partOf(labels.length, state.held.of)} ${noun(wrong, "is", "are")} taken for another class (${modelTitle(model)}); the share of a class's rows has its 95 % interval${state.held.groups ? ", by groups" : ""}.`,
+    said: `${count(wrong)} of ${counted(labels.length, "held-out row")}${partOf(labels.length, state.held.of)} ${noun(wrong, "is", "are")} taken for another class (${modelTitle(model)}); the share of a class's rows has its 95 % interval${state.held.groups ? ", by groups" : state.held.unsearched ? ", by rows, not by groups (data.group)" : ""}.`,
     notes: [],
     lines: lines.sort((a, b) => b.rows.length - a.rows.length || share(b) - share(a)),
     columns: CONFUSED,
