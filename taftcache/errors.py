@@ -143,7 +143,8 @@ class UntrustedStore(StoreError):
 
 
 class StoreLocked(StoreError):
-    """Another process holds the store's writer lock; the same command succeeds later."""
+    """Another process holds the writer's lock of the store, or of a folder of students or of a comparison; the same
+    command succeeds later."""
 
     exit_code = 9
 

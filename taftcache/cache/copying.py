@@ -241,9 +241,15 @@ def convert(
 
     Raises:
         DataError: a number that overflows the new dtype, naming the sample. IdentityError: another store lies there.
-        FormatError: chunks that are too large.
+        FormatError: chunks that are too large. StoreError: the target remembers requests that ``source`` does not know.
     """
     source.tombstone_file.check_owner()
+    if not FeatureStore.exists(target) and TombstoneFile(target).more_than(source.manifest.tombstones):
+        raise StoreError(
+            f"cannot convert into {spelled(target)}: requests to forget are remembered there that {source.path} does "
+            "not know",
+            do="name another place",
+        )
     forms = {}
     for ref in source.manifest.shards:
         old = source.shard(ref.name)

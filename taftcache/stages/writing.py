@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from taftcache.cache.format.digest import digest
 from taftcache.cache.place.durable import make_durable
@@ -21,8 +22,12 @@ from taftcache.cache.place.failure import cannot
 from taftcache.errors import StoreLocked, StoreWriteError
 from taftcache.names import is_from_macos
 
+if TYPE_CHECKING:
+    from taftcache.cache.place.lock import WriterLock
+
 LATE = 24 * 3600
 REPLACE = "replace an earlier one (--force; in Python force=True)"
+_NUMBER = re.compile(rb"\d{0,20}\n?")
 _EXCHANGE = 2  # of renameat2 on Linux, and of renamex_np on macOS
 
 
@@ -116,30 +121,39 @@ def alone(folder: Path) -> Iterator[None]:
 
     Raises:
         StoreLocked: another process writes to it, and did not end in the time that ``taftcache.waiting`` allows.
-        StoreWriteError: it cannot be made or written to.
+        StoreWriteError: it cannot be made or written to, or has a file ``lock`` of something else.
     """
+    from taftcache.cache.place.lock import LOCK
+
+    made, file = not folder.exists(), folder / LOCK
+    try:
+        with _lock(folder):
+            try:
+                yield
+            finally:
+                _remove(file)
+    finally:
+        if made:
+            with suppress(OSError):  # something was written
+                folder.rmdir()
+
+
+def _lock(folder: Path) -> WriterLock:
+    """The lock of a folder, which is made; it is held until it is closed. Errors as of ``alone``."""
     from taftcache.cache.place.folder import Folder
     from taftcache.cache.place.lock import LOCK, WriterLock
 
-    made = not folder.exists()
+    file = folder / LOCK
     try:
+        if os.path.lexists(file):  # of a process that was killed, it has that one's number
+            check_replaced(folder, [LOCK], own=file.is_file() and bool(_NUMBER.fullmatch(_start(file))))
         folder.mkdir(parents=True, exist_ok=True)
-        lock = WriterLock(Folder(folder))
+        return WriterLock(Folder(folder))
     except StoreLocked as error:
-        error.do = (
-            "wait for it (taftcache --wait SECONDS; in Python taftcache.waiting(SECONDS)), or name another folder"
-        )
+        error.do = "wait (taftcache --wait SECONDS; in Python taftcache.waiting(SECONDS)), or name another folder"
         raise
     except OSError as error:
         raise cannot("write", folder, error) from error
-    with lock:
-        try:
-            yield
-        finally:
-            _remove(folder / LOCK)
-            if made:
-                with suppress(OSError):  # something was written
-                    folder.rmdir()
 
 
 def check_replaced(folder: Path, names: Iterable[str], *, own: bool) -> None:
@@ -169,6 +183,11 @@ def reserve(place: Path, size: int) -> None:
 def _is_empty(folder: Path) -> bool:
     """Whether nothing lies there but files of macOS."""
     return all(is_from_macos(file.name) and not file.is_dir() for file in folder.iterdir())
+
+
+def _start(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        return stream.read(32)
 
 
 def _begins(place: Path, mark: bytes) -> bool:

@@ -57,7 +57,7 @@ def gain_text(gain: float, interval: tuple[float, float], verdict: str, groups: 
 def answer_text(answer: Answer, report: ReceiptsReport) -> str:
     """What the store that ``report`` is of can say of one id, and of its group and others in it, and no more."""
     said = _state_text(answer, report)
-    if answer.group_receipts is not None and answer.state != "forgotten":
+    if answer.group_receipts is not None:
         out = ", so append leaves it out" if answer.state == "unknown" else ""
         said += f"; its group was forgotten as a whole {by_receipts(answer.group_receipts)}{out}"
     return said if not answer.in_group else f"{said}; of its group it has {counted(answer.in_group, 'other sample')}"

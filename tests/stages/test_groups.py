@@ -23,6 +23,7 @@ from taftcache.model.card import _result, _scored
 from taftcache.names import HELD_OUT
 from taftcache.report.paired import RowGroups, row_verdict
 from taftcache.solve.choosing import ALONE
+from taftcache.stages.completeness import is_complete
 from taftcache.stages.forget import receipts
 from taftcache.stages.forget.request import PartedGroup
 from taftcache.stages.look.evaluation import accuracy_interval, held_out_score, judged_rows
@@ -508,3 +509,44 @@ def test_groups_on_both_sides_of_a_test_of_its_own_are_named(tmp_path):
     for dry_run in (True, False):
         report = taftcache.append_vectors(None, None, tmp_path / "later", test=test, dry_run=dry_run)
         assert [note.startswith(said) for note in report.notes] == [True]
+
+
+def test_a_shard_whose_only_group_was_forgotten_before_it_was_made_is_not_waited_for(tmp_path, monkeypatch):
+    """The store stayed unfinished: append refused it, and extract changed nothing."""
+    images = write_images(tmp_path / "images", per_class=12)
+    data = {"source": "folder", "train": str(images), "held_out": 0.4, "group": "[0-9]/"}
+    asked, made, commit = recipe(tmp_path / "s", data=data, store={"seed": 2}), [], ShardWriter.commit
+
+    def stop(self: ShardWriter, **options: object) -> None:
+        if made:
+            raise KeyboardInterrupt
+        made.append(self.name)
+        commit(self, **options)
+
+    with monkeypatch.context() as interrupted, suppress(KeyboardInterrupt):
+        interrupted.setattr(ShardWriter, "commit", stop)
+        taftcache.extract(asked)
+    with FeatureStore(tmp_path / "s") as store:
+        gone = next(i for ids in store.staged_ids().values() for i in ids)
+    taftcache.forget(tmp_path / "s", [gone], with_group=True)
+    taftcache.extract(asked)
+    assert taftcache.append(asked).images == 0
+    with FeatureStore(tmp_path / "s") as store:
+        assert is_complete(store)
+        assert gone[:2] not in {i[:2] for i in store.every_id}
+
+
+def test_a_conversion_does_not_forget_what_its_place_remembers(tmp_path):
+    """The place's memory was replaced by the source's, and what had been forgotten there was taken in again."""
+    made(tmp_path / "one", {})
+    made(tmp_path / "other", {})
+    taftcache.forget(tmp_path / "one", IDS[:1])
+    beside = tmp_path / "one.forgotten"
+    before = beside.read_bytes()
+    shutil.rmtree(tmp_path / "one")
+    with pytest.raises(StoreError, match="requests to forget are remembered there"):
+        taftcache.convert(tmp_path / "other", tmp_path / "one", chunk_rows=4)
+    assert (beside.read_bytes(), (tmp_path / "one").exists()) == (before, False)
+    taftcache.forget(tmp_path / "other", IDS[:1])
+    shutil.copy(tmp_path / "other.forgotten", beside)
+    assert taftcache.convert(tmp_path / "other", tmp_path / "one", chunk_rows=4).rows

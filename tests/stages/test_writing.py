@@ -25,7 +25,7 @@ from taftcache.errors import RecipeError, StoreWriteError, UnreadableImage
 from taftcache.recipe import load_recipe
 from taftcache.stages.files import models
 from taftcache.stages.files.exchange import FORMATS
-from taftcache.stages.writing import whole, writable
+from taftcache.stages.writing import alone, whole, writable
 from tests import forked
 from tests.stages.making import toml
 
@@ -374,3 +374,15 @@ def test_a_copy_that_the_disk_has_no_room_for_is_not_begun(finished, tmp_path, m
         if free < needed:
             assert "too little space" in capsys.readouterr().err
             assert not (tmp_path / "copy").exists()
+
+
+def test_a_lock_is_no_file_of_others(tmp_path):
+    """It was overwritten, and gone afterwards."""
+    (tmp_path / "lock").write_text("the combination is 1234\n")
+    with pytest.raises(StoreWriteError, match="was not written by this command"), alone(tmp_path):
+        raise AssertionError
+    assert (tmp_path / "lock").read_text() == "the combination is 1234\n"
+    (tmp_path / "lock").write_text("1234\n")  # of a process that was killed
+    with alone(tmp_path):
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+    assert not (tmp_path / "lock").exists()

@@ -93,6 +93,7 @@ MAY_IMPORT["stages.files.vectors"] = _STORE | {
     "stages.train",
 }
 MAY_IMPORT["stages.files"] = MAY_IMPORT["stages.files.vectors"] | {
+    "report",
     "cache.place",
     "recipe_sections",
     "model",

@@ -15,6 +15,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.writer import ShardWriter
 from taftcache.recipe import Recipe
+from taftcache.stages.completeness import is_complete
 from taftcache.stages.extract.classes import check_classes, class_indexes
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.progress import Progress
@@ -92,8 +93,13 @@ def fill(
 def fill_missing(
     store: FeatureStore, recipe: Recipe, shards: Iterable[PlannedShard], origin: RowOrigin, progress: Progress
 ) -> int:
-    """`fill` each of ``shards`` that the store does not have yet; returns the number of rows made."""
-    return sum(fill(store, recipe, s, origin, progress).rows for s in shards if not store.has_shard(s.name))
+    """`fill` each of ``shards`` that the store does not have yet; returns the number of rows made. Then the store is
+    complete: a shard of the plan that is not among them has lost all of its samples before it was made."""
+    made = sum(fill(store, recipe, s, origin, progress).rows for s in shards if not store.has_shard(s.name))
+    if not is_complete(store):
+        with store.transaction() as change:
+            change.update(plan=store.manifest.plan | {"groups": len(store.manifest.shards)})
+    return made
 
 
 class OldRows:

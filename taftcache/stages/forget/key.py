@@ -11,9 +11,7 @@ from taftcache.cache.kept_keys import KeptKey, TombstoneKeys
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
-from taftcache.names import (
-    typed,
-)
+from taftcache.names import typed
 from taftcache.stages.forget.chain import DESTROYED
 from taftcache.stages.forget.forgetting import ForgetReport
 from taftcache.stages.signature import signed, signer_of

@@ -18,7 +18,7 @@ from taftcache.cache.format.identity import differences
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import check_weights_there, followed
 from taftcache.errors import BackboneError, StoreError
-from taftcache.names import counted, scaling_of
+from taftcache.names import counted, first_few, scaling_of
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.report.plots import check_plots
 from taftcache.report.write import write_json
@@ -153,6 +153,11 @@ def _images(
     images, aside, gone, grouped = classes_of(*sources), set[str](), set[str](), set[str]()
     for store in stores:
         out = staying_out(store.is_forgotten, data, *sources, known=store.classes)
+        if held := sorted(i for i in out.grouped if not store.holds(i) and any(one.holds(i) for one in stores)):
+            raise StoreError(
+                f"the teacher {store.path} has forgotten the group of {first_few(held, 3)}, but another still holds it",
+                do="forget it there, too: taftcache forget STORE --sample ID --with-group",
+            )
         gone |= {*out.ids, *out.grouped}
         grouped |= {*out.grouped}
         aside |= out.closed.keys() | {i for i, name in out.strange.items() if name in out.alone}

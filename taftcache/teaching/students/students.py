@@ -170,7 +170,7 @@ class Students:
         """Raise, before anything is written or trained, what would end the first training or the choice of β.
 
         Raises:
-            BackboneError: a student that cannot be built; where students are kept, none is built.
+            BackboneError: a student that cannot be built; where students are kept, this shows later.
             DataError: β is to be chosen, also for a curve, and no row or every one would be held back.
         """
         recipe = self.recipe

@@ -375,7 +375,9 @@ def _check(asked: _Request) -> None:
 
 def _check_plan(store: FeatureStore, recipe: Recipe, shards: int) -> None:
     asked, begun = (
-        plan | {"chunk_rows": said.store.chunk_rows} | ({"group": said.data.group} if said.data.group else {})
+        plan
+        | {"groups": shards, "chunk_rows": said.store.chunk_rows}
+        | ({"group": said.data.group} if said.data.group else {})
         for plan, said in (
             (plan_record(recipe, shards), recipe),
             (store.manifest.plan, recorded_recipe(store)),
