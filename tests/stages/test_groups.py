@@ -422,6 +422,7 @@ def test_a_forgotten_group_takes_no_further_vectors(grouped, tmp_path, monkeypat
     taftcache.forget(store, [IDS[9 * SHOTS]], with_group=True)
     answers = taftcache.receipts(store, IDS[9 * SHOTS : 10 * SHOTS])
     assert {(*one.receipts, *one.group_receipts) for one in answers.samples} == {(5,)}
+    assert answer_text(answers.samples[0], answers).endswith("; its group was forgotten as a whole before")
     few = {"ids": [IDS[0], IDS[SHOTS], "patient07-92"], "overrides": GROUPED | {"store.shards": 1, "data.held_out": 0}}
     given = x[[0, SHOTS, 0]], y[[0, SHOTS, 0]]
     for place, options in ((tmp_path / "anew", {"forgotten_of": store}), (store, {})):

@@ -56,7 +56,7 @@ from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tenso
 from taftcache.teaching.students.images import Images, augmented
 from taftcache.teaching.students.students import StudentSettings, per_class
 from taftcache.teaching.students.trainer import CHECKPOINT, StudentOutcome, StudentTraining, _Run, measured
-from tests.teaching.making import DIGITS, VIT, teacher_recipe, teaching_recipe
+from tests.teaching.making import DIGITS, VIT, extract_features, teacher_recipe, teaching_recipe
 from tests.test_house.pages import ROOT
 from tests.test_surroundings import AROUND
 
@@ -414,6 +414,20 @@ def test_images_that_no_store_takes_are_left_out(teachers, tmp_path, monkeypatch
         pytest.raises(StoreError, match=r"has no row of test/new\n(.*\n)*.*taftcache append"),
         open_students(recipe, Silent()),
     ):
+        pass
+
+
+def test_a_group_that_one_teacher_has_forgotten_and_another_holds_is_said(teachers, tmp_path):
+    """``append`` was advised, which leaves the image out."""
+    small = extract_features(tmp_path / "small", limit=DIGITS - 1)
+    with FeatureStore(small, mode="a") as store, FeatureStore(teachers["wide"]) as wide:
+        (last,) = {*wide.every_id} - {*store.every_id}
+        with store.transaction() as change:
+            change.add_tombstones([GROUP + last])
+            change.record({"event": "test"})
+    asked = teaching_recipe(tmp_path / "out", {"small": small, "wide": teachers["wide"]}, data={"group": f"({last})"})
+    says = f"small has forgotten the group of {last}, but another still holds it"
+    with pytest.raises(StoreError, match=says), open_students(asked, Silent()):
         pass
 
 
