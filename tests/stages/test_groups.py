@@ -21,6 +21,7 @@ from taftcache.cli import main
 from taftcache.errors import IdentityError, RecipeError, StoreError
 from taftcache.model.card import _result, _scored
 from taftcache.names import HELD_OUT
+from taftcache.recipe import Recipe
 from taftcache.report.paired import RowGroups, row_verdict
 from taftcache.solve.choosing import ALONE
 from taftcache.stages.completeness import is_complete
@@ -458,15 +459,11 @@ def test_an_audit_finds_samples_of_a_forgotten_group(grouped, tmp_path, monkeypa
     assert taftcache.receipts(stranger, ["patient07-90"]).samples[0].group_receipts is None
 
 
-@pytest.mark.law("Further samples of a group that was forgotten as a whole stay out, and are counted")
-@pytest.mark.parametrize("after", [1, 3], ids=["resumed", "whole"])
-def test_a_forgotten_group_takes_no_further_images(tmp_path, monkeypatch, after):
-    """Nor does a repair take them for rows that were lost."""
-    images = write_images(tmp_path / "images", per_class=12)
-    data = {"source": "folder", "train": str(images), "held_out": 0.4, "group": "[0-9]/0[0-9]{2}"}
-    asked, made, commit = recipe(tmp_path / "s", data=data, store={"seed": 1}), [], ShardWriter.commit
+def extracted_until(asked: Recipe, after: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the shards that an extraction made before it was interrupted at the one that follows ``after``."""
+    made, commit = list[str](), ShardWriter.commit
 
-    def stop(self: ShardWriter, **options: object) -> None:
+    def stop(self: ShardWriter, **options: Any) -> None:
         if len(made) == after:
             raise KeyboardInterrupt
         made.append(self.name)
@@ -475,8 +472,18 @@ def test_a_forgotten_group_takes_no_further_images(tmp_path, monkeypatch, after)
     with monkeypatch.context() as interrupted, suppress(KeyboardInterrupt):
         interrupted.setattr(ShardWriter, "commit", stop)
         taftcache.extract(asked)
+    return made
+
+
+@pytest.mark.law("Further samples of a group that was forgotten as a whole stay out, and are counted")
+@pytest.mark.parametrize("after", [1, 3], ids=["resumed", "whole"])
+def test_a_forgotten_group_takes_no_further_images(tmp_path, monkeypatch, after):
+    """Nor does a repair take them for rows that were lost."""
+    images = write_images(tmp_path / "images", per_class=12)
+    data = {"source": "folder", "train": str(images), "held_out": 0.4, "group": "[0-9]/0[0-9]{2}"}
+    asked = recipe(tmp_path / "s", data=data, store={"seed": 1})
+    name = extracted_until(asked, after, monkeypatch)[0]
     with FeatureStore(tmp_path / "s") as store:
-        name = made[0]
         sample = next(i for i in store.shard(name).sample_ids if i[:5] != store.shard(name).sample_ids[0][:5])
     (gone := taftcache.forget(tmp_path / "s", [sample], with_group=True).forgotten)
     shutil.copy(images / sample, images / f"{sample[:5]}x.png")
@@ -516,17 +523,8 @@ def test_a_shard_whose_only_group_was_forgotten_before_it_was_made_is_not_waited
     """The store stayed unfinished: append refused it, and extract changed nothing."""
     images = write_images(tmp_path / "images", per_class=12)
     data = {"source": "folder", "train": str(images), "held_out": 0.4, "group": "[0-9]/"}
-    asked, made, commit = recipe(tmp_path / "s", data=data, store={"seed": 2}), [], ShardWriter.commit
-
-    def stop(self: ShardWriter, **options: object) -> None:
-        if made:
-            raise KeyboardInterrupt
-        made.append(self.name)
-        commit(self, **options)
-
-    with monkeypatch.context() as interrupted, suppress(KeyboardInterrupt):
-        interrupted.setattr(ShardWriter, "commit", stop)
-        taftcache.extract(asked)
+    asked = recipe(tmp_path / "s", data=data, store={"seed": 2})
+    extracted_until(asked, 1, monkeypatch)
     with FeatureStore(tmp_path / "s") as store:
         gone = next(i for ids in store.staged_ids().values() for i in ids)
     taftcache.forget(tmp_path / "s", [gone], with_group=True)
