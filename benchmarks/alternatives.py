@@ -54,8 +54,8 @@ from rivals import BATCH, DATA, RIVALS, SHARDS, Case, added, rival
 import taftcache
 from taftcache import FeatureStore
 from taftcache.names import MEAN, component_of, model_of
+from taftcache.report.accuracy import accuracy_interval
 from taftcache.report.paired import row_verdict
-from taftcache.stages.look.evaluation import accuracy_interval
 from taftcache.stages.look.probe import LOGISTIC, RIDGE, head_features, linear_probe, unfitted, untouched_base
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.held_out import predicted_of

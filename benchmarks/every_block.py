@@ -27,8 +27,8 @@ from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_component
 from taftcache.names import EXACT, MEAN
 from taftcache.recipe import Recipe, load_recipe
+from taftcache.report.accuracy import accuracy_interval
 from taftcache.report.paired import row_verdict
-from taftcache.stages.look.evaluation import accuracy_interval
 from taftcache.stages.look.probe import STRENGTHS, linear_probe
 from taftcache.stages.train.record import settings_of
 from taftcache.tangent.operator import TangentOperator

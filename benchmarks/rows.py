@@ -34,9 +34,9 @@ from taftcache.model.component import read_component
 from taftcache.names import EXACT
 from taftcache.objective.problem import Problem
 from taftcache.recipe import load_recipe
+from taftcache.report.accuracy import accuracy_interval
 from taftcache.report.paired import row_verdict
 from taftcache.solve.minimise import minimise
-from taftcache.stages.look.evaluation import accuracy_interval
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.base import Base

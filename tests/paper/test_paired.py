@@ -10,8 +10,8 @@ from scipy.stats import t as student
 
 from taftcache.errors import FormatError
 from taftcache.paper.right import Right
+from taftcache.report.accuracy import accuracy_interval
 from taftcache.report.paired import RowGroups, paired, row_difference, row_verdict
-from taftcache.stages.look.evaluation import accuracy_interval
 
 
 def test_by_hand():

@@ -22,12 +22,13 @@ from taftcache.errors import IdentityError, RecipeError, StoreError
 from taftcache.model.card import _result, _scored
 from taftcache.names import HELD_OUT
 from taftcache.recipe import Recipe
+from taftcache.report.accuracy import accuracy_interval, judged_rows
 from taftcache.report.paired import RowGroups, row_verdict
 from taftcache.solve.choosing import ALONE
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.forget import receipts
 from taftcache.stages.forget.request import PartedGroup
-from taftcache.stages.look.evaluation import accuracy_interval, held_out_score, judged_rows
+from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.look.probe import _aside, linear_probe
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.held_out import held_out_hits, predicted_of

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from taftcache.names import at_most, ordinal
+from taftcache.report.accuracy import accuracy_interval
 from taftcache.report.paired import RowGroups
-from taftcache.stages.look.evaluation import accuracy_interval
 from taftcache.view.bundle import bundle
 from tests.view.test_bundle import ASSETS
 

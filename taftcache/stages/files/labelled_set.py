@@ -31,6 +31,7 @@ from taftcache.model.component import no_model
 from taftcache.model.outdated import outdated
 from taftcache.names import UNTOUCHED, counted, first_few, is_component, model_of, scaling_of, told_apart, with_counts
 from taftcache.recipe import Overrides, apply_overrides, as_mapping, check_used, parse_recipe
+from taftcache.report.accuracy import accuracy_interval, balanced
 from taftcache.report.paired import RowGroups
 from taftcache.stages.completeness import subtracted_notes
 from taftcache.stages.estimators import check_has_classes
@@ -46,9 +47,7 @@ from taftcache.stages.look.duplicates import Hashes, row_hashes
 from taftcache.stages.look.evaluation import (
     SEARCHED,
     Difference,
-    accuracy_interval,
     ahead_notes,
-    balanced,
     differences,
     grouped_text,
     is_model_of,

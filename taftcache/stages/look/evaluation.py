@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,15 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taftcache.backbone.device import resolve_device
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import ArgumentError, RecipeError, StoreError, check_several
-from taftcache.model.calibration import FEW, FIRST, Calibration, calibration_of, temperature_of
+from taftcache.model.calibration import FEW, Calibration, calibration_of
 from taftcache.model.card import Score
-from taftcache.model.component import StoredComponents, no_model, read_base, read_component
+from taftcache.model.component import StoredComponents, no_model, read_component
 from taftcache.model.composition import compose
 from taftcache.model.members import imported
 from taftcache.model.meta import ComponentMeta, magnitude, meta_of
@@ -41,7 +40,8 @@ from taftcache.names import (
     told_apart,
     typed,
 )
-from taftcache.report.paired import LEVEL, NORMAL, RowGroups, row_verdict
+from taftcache.report.accuracy import accuracy_interval, balanced
+from taftcache.report.paired import LEVEL, RowGroups, row_verdict
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.estimators import check_has_classes
@@ -335,13 +335,6 @@ def ahead_notes(default: str, hits: Mapping[str, NDArray[np.bool_]], groups: Row
     ]
 
 
-def balanced(hit: NDArray[np.bool_], labels: NDArray[np.int32]) -> float:
-    """The mean over the classes that rows with ``labels`` [n] have of the share of their rows that are right, by
-    ``hit`` [n]."""
-    of = np.bincount(labels)
-    return float((np.bincount(labels, hit)[of > 0] / of[of > 0]).mean())
-
-
 def _uneven(store: FeatureStore, rows: Shard, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
     """A note where accuracy hides that a class is never found: it is hardly higher than if the commonest class were
     always named, or that class has nearly all rows."""
@@ -430,51 +423,6 @@ def held_out_score(store: FeatureStore, name: str, consent: Consent | None = Non
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answers:
-    """What one model says of held-out rows.
-
-    margins: how far each row's largest logit is above the second [n]. right: whether its class was right [n].
-    temperature: of its probabilities, see ``temperature_of``.
-    """
-
-    margins: NDArray[np.float32]
-    right: NDArray[np.bool_]
-    temperature: float | None
-
-
-def held_out_answers(
-    store: FeatureStore, name: str, device: str = "auto", consent: Consent | None = None
-) -> Answers | None:
-    """What one model says of the ``FIRST`` held-out rows.
-
-    None if there are no held-out rows, or only one class. Errors as for ``held_out_score``.
-    """
-    if store.held_out is None or len(store.classes) < 2:
-        return None
-    blocks, rows = list[NDArray[np.float32]](), 0
-    for logits, _ in row_logits(store, name, store.held_out, device, consent):
-        blocks.append(logits.float().cpu().numpy())
-        rows += len(logits)
-        if rows >= FIRST:
-            break
-    z, labels = np.concatenate(blocks)[:FIRST], store.held_out.labels[:FIRST]
-    second, first = np.partition(z, -2)[:, -2:].T
-    return Answers(margins=first - second, right=z.argmax(1) == labels, temperature=temperature_of(z, labels))
-
-
-def row_logits(
-    store: FeatureStore, name: str, rows: Shard, device: str = "auto", consent: Consent | None = None
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Logits [b,K] of one model on cached rows, and their labels [b], block by block; errors as ``held_out_score``."""
-    base = read_base(store, recorded_recipe(store).tangent, consent=consent)
-    component = read_component(store, name, base)
-    operator = TangentOperator(base, [rows], trained=component.layout, device=resolve_device(device))
-    direction = operator.direction(component.delta)
-    for state, labels in operator.blocks():
-        yield state.logits + operator.tangent(state, direction), labels
-
-
 def proven_shares(
     rows: Shard, store: FeatureStore, settings: Settings, names: Sequence[str], progress: Progress
 ) -> dict[str, float]:
@@ -537,75 +485,3 @@ def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
         parts = [(magnitude(mu), part) for part, mu in own.coefficients.items()]
         return sum(mu * (certified_distance(said, part) if part in said else inf) for mu, part in parts if mu)
     return inf if own.imported or own.certificate is None else own.certificate.distance_bound
-
-
-def judged_rows(right: NDArray[np.bool_], groups: RowGroups | None) -> tuple[float, float]:
-    """Of how many rows an accuracy p is judged, from which rows [n] were right, and with which quantile.
-
-    Where rows share ``groups``: as many rows as would have the variance v of ``RowGroups.judged``, p (1 − p)/v, but n
-    at most, with its quantile, as Korn and Graubard (1998) for exact intervals, and Franco and others (2019) for
-    Wilson's. They take n if all are right or wrong, when nothing tells how alike the rows of a group are; here it is
-    as many as there are groups. None, where all are of one group.
-    """
-    n, p = float(len(right)), float(right.mean())
-    if groups is None:
-        return n, NORMAL
-    variance, quantile = groups.judged(right.astype(np.float64))
-    if p in (0, 1):
-        return float(groups.count), quantile
-    return (p * (1 - p) / variance if n * variance > p * (1 - p) else n), quantile
-
-
-def accuracy_interval(right: NDArray[np.bool_], groups: RowGroups | None = None) -> tuple[float, float]:
-    """Wilson's interval of an accuracy at ``LEVEL``, from which rows [n] were right; where rows share ``groups``, of as
-    many as ``judged_rows`` says. Of one group: from 0 to 1."""
-    if groups is not None and groups.count == 1:
-        return 0.0, 1.0
-    n, z = judged_rows(right, groups)
-    k = float(right.sum()) * (n / len(right))
-    middle = (2 * k + z**2) / (2 * (n + z**2))
-    half = z / (2 * (n + z**2)) * sqrt(4 * k * (n - k) / n + z**2)
-    return (middle - half if k else 0.0), (middle + half if k < n else 1.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Changes:
-    """Two models on ``rows`` rows.
-
-    changed: rows that get another class; interval: of their share, at 95 % (Wilson's). right: by the first and by the
-    second. gain: by how much the second is more accurate, with ``gain_interval``, ``verdict`` and ``groups`` as from
-    ``paired.row_verdict``.
-    """
-
-    rows: int
-    changed: int
-    interval: tuple[float, float]
-    right: tuple[int, int]
-    gain: float
-    gain_interval: tuple[float, float]
-    verdict: str
-    groups: int | None
-
-
-def changes_of(
-    labels: NDArray[np.int32],
-    before: NDArray[np.int32],
-    after: NDArray[np.int32],
-    groups: RowGroups | None = None,
-) -> Changes | None:
-    """Compare two models by the classes [n] that they give to rows with ``labels`` [n], of these ``groups``; None
-    without rows."""
-    if not len(labels):
-        return None
-    other, hits = before != after, (before == labels, after == labels)
-    gain, interval, verdict, judged_by = row_verdict(hits[1], hits[0], groups)
-    return Changes(
-        rows=len(labels),
-        changed=int(other.sum()),
-        interval=accuracy_interval(other, groups),
-        right=(int(hits[0].sum()), int(hits[1].sum())),
-        gain=gain,
-        gain_interval=interval,
-        verdict=verdict,
-        groups=judged_by,
-    )

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from taftcache.backbone.device import resolve_device
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.arrays import to_numpy
@@ -22,7 +24,7 @@ from taftcache.backbone.sources.rgb import Picture
 from taftcache.cache.opening import Place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import Consent, check_weights_there, followed
+from taftcache.consent import Consent, check_weights_there, followed, recorded_recipe
 from taftcache.errors import (
     ArgumentError,
     DataError,
@@ -33,14 +35,15 @@ from taftcache.errors import (
     first_line,
     local_path,
 )
-from taftcache.model.component import no_model
+from taftcache.model.calibration import FIRST, temperature_of
+from taftcache.model.component import no_model, read_base, read_component
 from taftcache.model.folder import check_only, is_model_folder, open_model
 from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights, warn_if_outdated
 from taftcache.names import counted, model_of, scaling_of
 from taftcache.recipe import Recipe
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.frozen import load_frozen, same_rows
-from taftcache.stages.look.evaluation import Answers, few_rows_note, held_out_answers, row_logits, unshared_by
+from taftcache.stages.look.evaluation import few_rows_note, unshared_by
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.progress import Progress, or_silent
@@ -49,6 +52,7 @@ from taftcache.stages.scaling import scaled
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.trained_on import features_of, other_features
+from taftcache.tangent.operator import TangentOperator
 
 LEAST_ALIKE = (5, 20)  # rows: fewer than the first give no useful share; more than the second, only if a tenth of all
 _REDUCED = "reduced_by"  # which frozen weights a row was reduced by
@@ -314,6 +318,51 @@ def _classified(
     if errors and not found:
         raise next(iter(errors.values()))
     return found, {name: f"{error.fault}: {error.got}" if error.got else error.fault for name, error in errors.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What one model says of held-out rows.
+
+    margins: how far each row's largest logit is above the second [n]. right: whether its class was right [n].
+    temperature: of its probabilities, see ``temperature_of``.
+    """
+
+    margins: NDArray[np.float32]
+    right: NDArray[np.bool_]
+    temperature: float | None
+
+
+def held_out_answers(
+    store: FeatureStore, name: str, device: str = "auto", consent: Consent | None = None
+) -> Answers | None:
+    """What one model says of the ``FIRST`` held-out rows.
+
+    None if there are no held-out rows, or only one class. Errors as for ``held_out_score``.
+    """
+    if store.held_out is None or len(store.classes) < 2:
+        return None
+    blocks, rows = list[NDArray[np.float32]](), 0
+    for logits, _ in row_logits(store, name, store.held_out, device, consent):
+        blocks.append(logits.float().cpu().numpy())
+        rows += len(logits)
+        if rows >= FIRST:
+            break
+    z, labels = np.concatenate(blocks)[:FIRST], store.held_out.labels[:FIRST]
+    second, first = np.partition(z, -2)[:, -2:].T
+    return Answers(margins=first - second, right=z.argmax(1) == labels, temperature=temperature_of(z, labels))
+
+
+def row_logits(
+    store: FeatureStore, name: str, rows: Shard, device: str = "auto", consent: Consent | None = None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Logits [b,K] of one model on cached rows, and their labels [b], block by block; errors as ``held_out_score``."""
+    base = read_base(store, recorded_recipe(store).tangent, consent=consent)
+    component = read_component(store, name, base)
+    operator = TangentOperator(base, [rows], trained=component.layout, device=resolve_device(device))
+    direction = operator.direction(component.delta)
+    for state, labels in operator.blocks():
+        yield state.logits + operator.tangent(state, direction), labels
 
 
 def _known(store: FeatureStore, model: str, device: str, consent: Consent | None) -> tuple[Answers | None, list[str]]:

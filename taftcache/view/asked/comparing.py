@@ -135,7 +135,7 @@ class Comparisons:
 
     def _compare(self, pair: tuple[tuple[Side, str], tuple[Side, str]], progress: Progress) -> dict[str, Any]:
         with importing:
-            from taftcache.stages.look.evaluation import changes_of
+            from taftcache.report.accuracy import changes_of
             from taftcache.stages.look.scoring import shown_groups, unsearched
 
         here = self.sides[HERE]

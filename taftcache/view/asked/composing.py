@@ -32,7 +32,7 @@ def rows_right(atlas: Atlas, progress: Progress) -> dict[str, list[Any]]:
         StoreError: the held-out rows are not scored (yet).
     """
     with importing:
-        from taftcache.stages.look.evaluation import judged_rows
+        from taftcache.report.accuracy import judged_rows
 
     kept = payload.scored(atlas)
     names, right, of = [shard_of(name) for name in kept.components], list[int](), list[float]()
