@@ -152,7 +152,7 @@ def _check_place(source: FeatureStore, target: str | os.PathLike[str], files: Se
     if not is_bucket(target):
         there = {**root.sizes("shards"), **root.sizes("models"), **root.sizes("components"), **root.sizes("base")}
         rest = (file.size for file in files if there.get(file.path) != file.size)
-        check_room(target, taken_bytes(target, rest), "name a place on another disk, or free some space on that one")
+        check_room(target, taken_bytes(target, rest))
 
 
 def _check_state(source: FeatureStore, target: str | os.PathLike[str], there: TombstoneFile) -> None:
@@ -250,12 +250,16 @@ def convert(
             "not know",
             do="name another place",
         )
-    forms = {}
+    forms, sizes = dict[str, tuple[str, int]](), list[int]()
     for ref in source.manifest.shards:
         old = source.shard(ref.name)
         kept_as = dtype or old.stored_as
-        forms[ref.name] = kept_as, layout.resolve_chunk_rows(chunk_rows or old.chunk_rows, old.tokens_shape, kept_as)
+        rows = layout.resolve_chunk_rows(chunk_rows or old.chunk_rows, old.tokens_shape, kept_as)
+        forms[ref.name] = kept_as, rows
+        sizes += layout.least_sizes([ref.rows], old.tokens_shape, kept_as, rows)
     said = {"identity": identity, "classes": source.classes, "plan": source.manifest.plan, "recipe": recipe}
+    if not FeatureStore.exists(target):
+        check_room(target, taken_bytes(target, sizes))
     with gone_on_with(target, said) as made:
         total, done = sum(ref.rows for ref in source.manifest.shards), 0
         for ref in source.manifest.shards:

@@ -25,7 +25,11 @@ def taken_bytes(path: str | os.PathLike[str], sizes: Iterable[int]) -> int:
     return sum(-(-size // block) * block for size in sizes)
 
 
-def check_room(path: str | os.PathLike[str], needed: int, do: str) -> None:
+def check_room(
+    path: str | os.PathLike[str],
+    needed: int,
+    do: str = "name a place on another disk, or free some space on that one",
+) -> None:
     """StoreWriteError, with the advice ``do``, if fewer than ``needed`` bytes are free at ``path``."""
     free = free_bytes(path)
     if free is not None and free < needed:

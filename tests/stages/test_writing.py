@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 
 import taftcache
@@ -374,6 +375,24 @@ def test_a_copy_that_the_disk_has_no_room_for_is_not_begun(finished, tmp_path, m
         if free < needed:
             assert "too little space" in capsys.readouterr().err
             assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize("command", ["import", "convert"])
+def test_an_import_or_a_conversion_that_the_disk_has_no_room_for_is_not_begun(
+    command, finished, tmp_path, monkeypatch, capsys
+):
+    store = tmp_path / "store"
+    np.savez(tmp_path / "rows.npz", features=np.eye(40, dtype=np.float32), labels=np.arange(40) % 2)
+    given = {"import": tmp_path / "rows.npz", "convert": finished}[command]
+    words = [str(given), str(store), *(["--chunk-rows", "7"] if command == "convert" else [])]
+    for free in (1, 1 << 40):
+        monkeypatch.setattr(shutil, "disk_usage", lambda place, free=free: shutil._ntuple_diskusage(free, 0, free))
+        with pytest.raises(SystemExit) as ended:
+            main([command, *words])
+        assert ended.value.code == (5 if free == 1 else 0)
+        if free == 1:
+            assert "too little space" in capsys.readouterr().err
+            assert not store.exists()
 
 
 def test_a_lock_is_no_file_of_others(tmp_path):

@@ -108,7 +108,7 @@ MAY_IMPORT["stages"] = (
 MAY_IMPORT["stages"] |= {"backbone.forward"} | {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"rounding", "backbone.forward", "stages.extract", "stages.train"}
 MAY_IMPORT["paper"] = _STAGE | {"baselines", "rounding", "stages.extract", "stages.train", "stages.train.private"}
-MAY_IMPORT["view.asked"] = _STORE | {"errors", "names", "stages", "stages.forget", "stages.look", "view"}
+MAY_IMPORT["view.asked"] = _STORE | {"errors", "names", "report", "stages", "stages.forget", "stages.look", "view"}
 MAY_IMPORT["view"] = _STORE | {
     "errors",
     "names",

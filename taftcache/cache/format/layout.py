@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -217,6 +217,19 @@ def expected_sizes(rows: int, tokens_shape: tuple[int, int], dtype: str, chunk_r
     return {name: (size, size) for name, size in exact.items()} | {
         "sample_id/c.0": (4 + 5 * rows, 4 + (4 + MAX_ID_BYTES) * rows)
     }
+
+
+def least_sizes(
+    rows: Iterable[int], tokens_shape: tuple[int, int], dtype: str, chunk_rows: int | Literal["auto"]
+) -> list[int]:
+    """The least bytes of each file of shards with these numbers of rows.
+
+    A shard is stored in whole chunks, unless it has fewer rows than one chunk.
+    """
+    chunk, sizes = resolve_chunk_rows(chunk_rows, tokens_shape, dtype), list[int]()
+    for count in filter(None, rows):
+        sizes += [least for least, _ in expected_sizes(count, tokens_shape, dtype, min(count, chunk)).values()]
+    return sizes
 
 
 def metadata(rows: int, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from taftcache.backbone.forward.extract import default_batch
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
-from taftcache.cache.format.layout import expected_sizes, resolve_chunk_rows
+from taftcache.cache.format.layout import least_sizes
 from taftcache.cache.opening import Place
 from taftcache.cache.place.address import as_path
 from taftcache.cache.room import check_room, free_bytes, taken_bytes
@@ -125,16 +125,10 @@ def _timed(model: tuple[Reduction, Preprocess], recipe: Recipe, source: Source, 
 
 
 def bytes_of(rows: Iterable[int], kept: Reduction, recipe: Recipe) -> int:
-    """Bytes that shards with these numbers of rows, and the tail's weights, take on the disk.
-
-    A shard is stored in whole chunks, unless it has fewer rows than one chunk.
-    """
-    dtype, shape = recipe.store.dtype, kept.tokens_shape
-    chunk = resolve_chunk_rows(recipe.store.chunk_rows, shape, dtype)
-    sizes = [sum(tensor.numel() * tensor.element_size() for tensor in kept.tail_state().values())]
-    for count in filter(None, rows):
-        sizes += [least for least, _ in expected_sizes(count, shape, dtype, min(count, chunk)).values()]
-    return taken_bytes(recipe.store_path, sizes)
+    """Bytes that shards with these numbers of rows, and the tail's weights, take on the disk."""
+    tail = sum(tensor.numel() * tensor.element_size() for tensor in kept.tail_state().values())
+    shards = least_sizes(rows, kept.tokens_shape, recipe.store.dtype, recipe.store.chunk_rows)
+    return taken_bytes(recipe.store_path, [tail, *shards])
 
 
 def check_disk(path: Path, needed: int) -> None:

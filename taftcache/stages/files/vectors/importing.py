@@ -17,8 +17,10 @@ from safetensors.torch import save
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.reduction import Reduction
 from taftcache.cache.columns import Columns
+from taftcache.cache.format.layout import least_sizes
 from taftcache.cache.hdf5 import FeatureFile, restore
 from taftcache.cache.opening import Place
+from taftcache.cache.room import check_room, taken_bytes
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, recorded_recipe, remember
 from taftcache.errors import DataError, RecipeError, StoreError, check_path, local_path
@@ -321,6 +323,13 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
         frozen = load_frozen(recipe, classes)[0] if asked.backbone else None
         identity = _identity(asked, file, frozen)
         if there is None:
+            sizes = least_sizes(
+                (len(shard.ids) for shard in shards.values()),
+                features.tokens_shape,
+                recipe.store.dtype,
+                recipe.store.chunk_rows,
+            )
+            check_room(path, taken_bytes(path, sizes))
             beside.save()  # nothing refuses the file any more
         store = there or stack.enter_context(create_store(recipe, identity, classes, len(shards)))
         store.check_identity(identity)
