@@ -207,7 +207,8 @@ def _presets(report: CompareReport) -> dict[str, str]:
 def _rsl(report: CompareReport, made: Sequence[ReportLine]) -> list[str]:
     """α, if a line has it."""
     alpha = report.recipe["objective"]["alpha"]
-    said = f"{NOT_RECORDED} (the recipe says {alpha!r})" if isinstance(alpha, str) else f"{alpha:g}"
+    # Older reports have the recipe's word; comparisons have taken 1 for it ever since it may be said.
+    said = f"1 (the recipe says {alpha!r}, which a comparison takes as 1)" if isinstance(alpha, str) else f"{alpha:g}"
     return [f"- α of RSL: {said}"] if any(line.setting.get("loss") == "rsl" for line in made) else []
 
 
