@@ -195,7 +195,8 @@ def _presets(report: CompareReport) -> dict[str, str]:
     heads, relative = _numbers(spec["head_ridges"]), msgspec.convert(solver, SolverSpec).relative
     return {
         "paper": f"- preset `paper`: Adam, {counted(spec['epochs'], 'epoch')} in batches of {spec['batch']}, the rate"
-        f" from {_numbers(spec['rates'])}, divided by ten after a half and five sixths of them, λ = {spec['decay']:g}",
+        f" from {_numbers(spec['rates'])}, divided by ten after a half and five sixths of them, λ = {spec['decay']:g}"
+        " for TAFT and FC alone",
         "exact": f"- preset `exact`: ‖∇F‖ ≤ τ ‖∇F(0)‖ in float64, or the line is marked as {STOPPED} (at most"
         f" {solver['max_passes']} passes); τ = {relative:g}; {CLOSER * relative:g} if CLS = T and for cross-entropy"
         f" without a ball; {min(HEAD_TOLERANCE, relative):g} for a head; λ from {_numbers(spec['ridges'])} (for a"
