@@ -201,7 +201,9 @@ def here(runs: list[CompareReport]) -> list[str]:
 def rates(lines: Mapping[str, Sequence[ReportLine]]) -> str:
     """How many lines that the paper's preset trained took the larger of its rates; "" if none had a choice."""
     chose = [(name, line) for name, made in lines.items() for line in made if line.preset == "paper" and line.end]
-    others = dict.fromkeys(f"{line.method} in {TITLES[name].partition(':')[0]}" for name, line in chose if line.end != "largest rate")
+    others = dict.fromkeys(
+        f"{line.method} in {TITLES[name].partition(':')[0]}" for name, line in chose if line.end != "largest rate"
+    )
     if not chose:
         return ""
     larger = sum(line.end == "largest rate" for _, line in chose)
