@@ -199,11 +199,19 @@ def here(runs: list[CompareReport]) -> list[str]:
 
 
 def rates(lines: Mapping[str, Sequence[ReportLine]]) -> str:
-    """What is to be known of networks that are not exact, where all of them took the larger rate."""
-    ends = {line.end for made in lines.values() for line in made if line.method in ("Soup", "SISA")}
-    if ends != {"largest rate"}:
+    """How many lines that the paper's preset trained took the larger of its rates; "" if none had a choice."""
+    chose = [(name, line) for name, made in lines.items() for line in made if line.preset == "paper" and line.end]
+    others = dict.fromkeys(
+        f"{line.method} in {TITLES[name].partition(':')[0]}" for name, line in chose if line.end != "largest rate"
+    )
+    if not chose:
         return ""
-    return " Every soup and every SISA took the larger of the paper's two rates, while exact models had seven λ."
+    larger = sum(line.end == "largest rate" for _, line in chose)
+    but = f" (not {', '.join(others)})" if others else ""
+    return (
+        f" Of the {len(chose)} lines of the preset `paper` here, {larger} took the larger of the paper's two"
+        f" rates{but}, while exact models had seven λ."
+    )
 
 
 def elsewhere(others: dict[str, list[CompareReport]], presets: set[str]) -> list[str]:

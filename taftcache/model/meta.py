@@ -179,7 +179,7 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True):
     epsilon: float
     delta: float
     relation: Annotated[str, msgspec.Meta(max_length=40)]
-    tuning: Annotated[str, msgspec.Meta(max_length=2000)] = ONE_SETTING
+    tuning: Annotated[str, msgspec.Meta(max_length=4000)] = ONE_SETTING
 
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> Stated | None:

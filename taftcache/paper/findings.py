@@ -18,7 +18,7 @@ from taftcache.report.paired import Paired, paired
 Lines = Sequence[ReportLine]
 Reports = Mapping[str, Lines]
 
-PARAGON = {10: "84.3 against 81.3", 25: "84.3 against 78.5", 50: "84.3 against 75.7"}
+PARAGON = {10: "84.3 against 81.3", 25: "84.3 against 78.5", 50: "84.3 against 75.7"}  # one TAFT model of all rows
 SOUPS = {10: "81.3 against 72.2", 25: "78.5 against 65.5", 50: "75.7 against 62.2"}
 DEPTHS = {"1": "84.3 against 85.0", "7": "84.5 against 85.5"}
 LOSSES = {"CE": "+1.5 on average", "MSE": "+9.0 on average"}
@@ -65,7 +65,7 @@ def _exact(reports: Reports) -> Iterator[Said]:
     which = f" ({', '.join(map(_head, [head, *others]))})" if others else ""
     for line in (line for line in lines if (line.method, line.preset) == ("TAFT", "exact")):
         many = f"the mean of {line.shards} components"
-        beside = PARAGON.get(line.shards or 1, "")
+        beside = f"{PARAGON[line.shards]} (one TAFT model)" if line.shards in PARAGON else ""
         yield claimed(f"The exact model of all rows above {many}", exact, line, beside, costs=True)
         claim = claimed(f"{many.capitalize()} above {named}", line, best, costs=True)
         yield replace(claim, figures=claim.figures + which)
@@ -258,7 +258,8 @@ def _presets(reports: Reports) -> Iterator[str]:
     if not pairs:
         return
     found = [(pair, compared(pair.exact, pair.paper)) for pair in pairs.values()]
-    yield f"The exact preset above the paper's: {_tally([one for _, one in found])}."
+    tally = _tally([one for _, one in found])
+    yield f"The exact preset above the paper's: {tally}{_chosen_at_ends(list(pairs.values()))}."
     timed = [pair for pair in pairs.values() if pair.exact.seconds and pair.paper.seconds]
     if timed:
         times = sum(pair.exact.seconds or 0 for pair in timed) / sum(pair.paper.seconds or 0 for pair in timed)
@@ -269,6 +270,16 @@ def _presets(reports: Reports) -> Iterator[str]:
     for pair, one in found:
         if one is not None and one.verdict == "contradicted":
             yield f"Below it: {pair.where}: {pair.exact.spread()} against {pair.paper.spread()}, {one.text()}."
+
+
+def _chosen_at_ends(pairs: Sequence[_Pair]) -> str:
+    """How many pairs rest on a choice at the end of what was tried, and at which ends; empty if none does."""
+    both = [[line.end for line in (pair.paper, pair.exact) if line.end] for pair in pairs]
+    count = Counter(end for ends in both for end in ends)
+    if not count:
+        return ""
+    which = ", ".join(f"{end} {times}" for end, times in count.most_common())
+    return f"; in {sum(map(bool, both))} of them a choice lies at the end of what was tried ({which})"
 
 
 def _fall(line: ReportLine, before: ReportLine) -> str:

@@ -195,7 +195,8 @@ def _presets(report: CompareReport) -> dict[str, str]:
     heads, relative = _numbers(spec["head_ridges"]), msgspec.convert(solver, SolverSpec).relative
     return {
         "paper": f"- preset `paper`: Adam, {counted(spec['epochs'], 'epoch')} in batches of {spec['batch']}, the rate"
-        f" from {_numbers(spec['rates'])}, divided by ten after a half and five sixths of them, λ = {spec['decay']:g}",
+        f" from {_numbers(spec['rates'])}, divided by ten after a half and five sixths of them, λ = {spec['decay']:g}"
+        " for TAFT and FC alone",
         "exact": f"- preset `exact`: ‖∇F‖ ≤ τ ‖∇F(0)‖ in float64, or the line is marked as {STOPPED} (at most"
         f" {solver['max_passes']} passes); τ = {relative:g}; {CLOSER * relative:g} if CLS = T and for cross-entropy"
         f" without a ball; {min(HEAD_TOLERANCE, relative):g} for a head; λ from {_numbers(spec['ridges'])} (for a"
@@ -207,7 +208,8 @@ def _presets(report: CompareReport) -> dict[str, str]:
 def _rsl(report: CompareReport, made: Sequence[ReportLine]) -> list[str]:
     """α, if a line has it."""
     alpha = report.recipe["objective"]["alpha"]
-    said = f"{NOT_RECORDED} (the recipe says {alpha!r})" if isinstance(alpha, str) else f"{alpha:g}"
+    # Older reports have the recipe's word; comparisons have taken 1 for it ever since it may be said.
+    said = f"1 (the recipe says {alpha!r}, which a comparison takes as 1)" if isinstance(alpha, str) else f"{alpha:g}"
     return [f"- α of RSL: {said}"] if any(line.setting.get("loss") == "rsl" for line in made) else []
 
 

@@ -196,11 +196,19 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
     }
 
 
-def after(statement: Statement, spent: float) -> Statement:
-    """The ``statement`` of a training after which all that was charged for its rows comes to ε = ``spent``."""
+def after(statement: Statement, spent: float, budget: float) -> Statement:
+    """The ``statement`` of a training after which all that was charged for its rows comes to ε = ``spent``.
+
+    A sum is only proven for noise that was fixed beforehand. Whoever sets noise by results, or trains again because of
+    them, is held to the ``budget``: a filter of Gaussian releases (Smith and Thakurta 2022; Koskela et al. 2022), but
+    no odometer, which would bound the sum itself (Whitehouse et al. 2023).
+    """
     if not statement.private or spent <= statement.epsilon * (1 + AGREES):
         return statement
-    more = f"these rows were trained on privately before, epsilon {epsilon_text(spent)} in all"
+    more = (
+        f"these rows were trained on privately before, epsilon {epsilon_text(spent)} in all; if results decided on "
+        f"noise or on training again, only the budget holds, epsilon {epsilon_text(budget)}, and only for full batches"
+    )
     return msgspec.structs.replace(statement, tuning=f"{statement.tuning}; {more}")
 
 

@@ -75,7 +75,7 @@ class TeachSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     prior: PriorName = "aft-nnls"
     beta: NotNegative | Literal["choose"] = "choose"
-    grid: list[NotNegative] = msgspec.field(default_factory=lambda: [0.0, 1.0, 5.0, 25.0, 125.0])
+    grid: list[NotNegative] = msgspec.field(default_factory=lambda: [0.0, 0.2, 1.0, 5.0, 25.0, 125.0])
     hold_out: Share = 0.2
     standardise: bool = True
     refresh: Count = 1

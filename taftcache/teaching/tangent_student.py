@@ -166,7 +166,8 @@ class _TangentStudent:
         self._C = (self._psi.T @ self._psi / N).numpy()
         correlation = (self._psi.T @ start / N).numpy()
         self._weight, self._shrinkage = prior.beta / v, prior.shrinkage
-        # G counts √(λ/(weight·ν)) times as much as g
+        # (g, G) is a subgradient: only τΣ‖B_a‖ has kinks, and Δw has no part in it. G is β/v times what ``subgradient``
+        # returns, and counts √(λ/(weight·ν)) times as much as g; this is both factors.
         self._exchange = (exact.ridge / (self._weight * self._shrinkage)) ** 0.5 * self._weight
         self._sparsity = prior.sparsity * float(np.linalg.norm(correlation, axis=1).max(initial=0.0))
         self._size = layout.size

@@ -64,6 +64,11 @@ def test_a_pair_of_models_is_counted_once():
     assert said(reports, "The exact preset above the paper's: ") == (
         "of 4 pairs 1 hold, 2 are within noise, 1 are contradicted."
     )
+    ends = {"paper": "largest rate", "exact": "least λ"}
+    reports["table1"] = [keyed(x, end=None if x is one[1] else ends[x.preset]) for x in reports["table1"]]
+    assert said(reports, "The exact preset above the paper's: ").endswith(
+        "1 are contradicted; in 2 of them a choice lies at the end of what was tried (largest rate 2, least λ 1)."
+    )
     assert said(reports, "Below it: ").startswith("table1, TAFT-7: 75.0 ± 0.0 against 80.0 ± 0.0, -5.0 (")
 
 
@@ -79,7 +84,7 @@ def test_what_needs_no_composition_stands_first():
     ]  # fmt: skip
     first = sentences({"table2": table, "table1": [line("TAFT-1", "exact", 90.0)]})[:4]
     assert first[0].startswith("The exact model of all rows above the mean of 10 components: holds, +3.1 (")
-    assert "27.6 s against 16.0 s [84.3 against 81.3]." in first[0]
+    assert "27.6 s against 16.0 s [84.3 against 81.3 (one TAFT model)]." in first[0]
     assert first[1].startswith("The mean of 10 components above the exact head of all rows: within noise, -0.1 (")
     assert first[2].startswith("The mean of 10 components above the mean of 10 heads: holds, +2.9 (")
     assert first[3].startswith("The exact model of all rows above the exact head of all rows: holds, +3.0 (")

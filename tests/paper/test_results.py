@@ -95,6 +95,23 @@ def test_a_page_shows_some_of_many_lines():
     assert some(alone) == alone
 
 
+def test_the_page_counts_the_lines_that_took_the_larger_rate():
+    rates = load_tool("make_results").rates
+
+    def line(method, end, preset="paper"):
+        return ReportLine(method=method, preset=preset, accuracy=90.0, std=0.0, end=end)
+
+    made = {
+        "table1": [line("TAFT-1", "largest rate"), line("TAFT-1", "least λ", "exact"), line("FC", None)],
+        "figure2a": [line("CE", "least rate")],
+    }
+    assert "Of the 2 lines of the preset `paper` here, 1 took the larger" in rates(made)
+    assert "(not CE in Figure 2a)" in rates(made)
+    made["figure2a"] = [line("CE", "largest rate")]
+    assert "2 took the larger of the paper's two rates, while" in rates(made)
+    assert rates({"table1": [line("TAFT-1", "least λ", "exact")]}) == ""
+
+
 def test_a_plot_marks_lines_that_stopped_early(tmp_path):
     solved, stopped = (
         ReportLine(

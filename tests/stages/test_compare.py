@@ -603,4 +603,4 @@ def test_alpha_is_recorded_as_the_number_it_stands_for(place):
     assert made.recipe["objective"]["alpha"] == 1.0
     assert "- α of RSL: 1" in page(made)
     made.recipe["objective"]["alpha"] = "auto"  # as reports of before
-    assert "- α of RSL: not recorded (the recipe says 'auto')" in page(made)
+    assert "- α of RSL: 1 (the recipe says 'auto', which a comparison takes as 1)" in page(made)

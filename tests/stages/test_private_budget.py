@@ -285,7 +285,8 @@ def test_settings_that_private_training_does_not_read_spend_nothing(store):
 
 
 def test_what_was_spent_on_the_same_rows_before_goes_with_the_component(store):
-    """Settings that were chosen after a look at the first component hold with what both spent, not with the second."""
+    """Settings that were chosen after a look at the first component hold with what both spent, not with the second; if
+    that chose the noise or the second training, with the budget alone."""
     with open_store(store) as opened:
         first = taftcache.train_private(opened, settings(opened, epsilon=2.0, budget=8.0), shards=["000"])
         assert first.statements["components/000"]["tuning"] == ONE_SETTING
@@ -295,6 +296,7 @@ def test_what_was_spent_on_the_same_rows_before_goes_with_the_component(store):
         said, (_, entry) = report.statements["components/000"], opened.ledger()
         assert report.spent["000"] > 1.2 * said["epsilon"]
         assert f"epsilon {epsilon_text(report.spent['000'])} in all" in said["tuning"] == entry["tuning"]
+        assert "only the budget holds, epsilon 8, and only for full batches" in said["tuning"]
         notes = taftcache.forget(opened, [opened.shard("000").sample_ids[0]]).notes
         assert any(said["tuning"] in note for note in notes)
     assert taftcache.audit(store).findings == []

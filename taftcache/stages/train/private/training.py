@@ -176,7 +176,7 @@ def _put(
 ) -> None:
     """Stage a component, what its key stands for, and what it cost."""
     name, statement = component_of(shard.name), Statement.from_dict(component.meta[PRIVATE])
-    said = after(statement, work.spent[shard.name]).as_dict()
+    said = after(statement, work.spent[shard.name], work.promise.epsilon).as_dict()
     component = replace(component, meta={**component.meta, PRIVATE: said})
     _put_settings(change, store, work, plan_with(store, [shard.name]))
     put_component(change, name, component)
