@@ -98,7 +98,8 @@ class QueryInfluence(Report):
     query: the image, or what was given. label: the predicted class. logit: the logit of that class. method: how:
     "closed form" is exact leave-one-out at this λ; "estimated leverages" leave-one-out by what a row has of the
     prediction with itself as the kernel taken apart has it; "first order" the influence function, without that. Of the
-    last two the first samples are solved. residual: the largest relative residual of the systems that were solved.
+    last two the first samples are solved. residual: of "closed form", the largest fraction of the largest change of a
+    part by which any may be off; of the others, the largest relative residual of the systems that were solved.
     samples: the largest change first. ridges: λ at which changes hold, by component or model that was solved. notes:
     what a removal may do besides.
     """
