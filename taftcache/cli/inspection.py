@@ -308,7 +308,9 @@ def influence(
             do="name one of the two",
         )
     if sample is not None and label is not None:
-        raise RecipeError("--class is for --query", got=f"--sample with --class {label}", do="leave it out")
+        raise RecipeError(
+            "--class cannot be combined with --sample", got=f"--class {label}", do="leave one of them out"
+        )
     with bars(as_json) as progress:
         if sample is not None:
             print_report(taftcache.sample_influence(store, sample, model=model, progress=progress), as_json)
