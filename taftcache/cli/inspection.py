@@ -286,6 +286,10 @@ def influence(
         typer.Option("--query", metavar="IMAGE|ID", help="which training samples moved this prediction most"),
     ] = None,
     model: Model = None,
+    label: Annotated[
+        str | None,
+        typer.Option("--class", metavar="NAME", help="with --query: the class whose logit is asked about"),
+    ] = None,
     top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="samples to list")] = 10,
     weights: Weights = None,
     allow_hub: AllowHub = False,
@@ -303,11 +307,17 @@ def influence(
             got="both" if sample is not None else "neither",
             do="name one of the two",
         )
+    if sample is not None and label is not None:
+        raise RecipeError(
+            "--class cannot be combined with --sample", got=f"--class {label}", do="leave one of them out"
+        )
     with bars(as_json) as progress:
         if sample is not None:
             print_report(taftcache.sample_influence(store, sample, model=model, progress=progress), as_json)
         else:
             assert query is not None
             allowed = consent_to(weights=weights, hub=allow_hub)
-            report = taftcache.query_influence(store, query, model=model, top=top, progress=progress, consent=allowed)
+            report = taftcache.query_influence(
+                store, query, model=model, label=label, top=top, progress=progress, consent=allowed
+            )
             print_report(report, as_json)

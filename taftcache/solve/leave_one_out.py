@@ -19,12 +19,16 @@ How far Δw itself moves (``moves``) follows from the same. With s_n = M_nn⁻¹
     Δw₋ₙ − Δw = J̃ᵀ(M E_n s_n + c)    with c = (G + λI)⁻¹t − Mt, the same for all rows,
 
 so that ‖Δw₋ₙ − Δw‖² = s_nᵀ (MGM)_nn s_n + 2 s_nᵀ (MGc)_n + cᵀGc, in which MG = I − λ'M.
+
+Of rows that are alike, M is as large as 1/λ', and what rounding takes grows with it. So nothing is divided by λ', every
+solve is refined, Δw' − Δw is (λ − λ')A⁻¹Δw, and where M is too large for ``LOST`` there is no figure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil, log10
 from typing import Literal, get_args
 
 import torch
@@ -50,6 +54,7 @@ from taftcache.tangent.rows import RowSource
 InfluenceMethod = Literal["closed form", "estimated leverages", "first order"]
 METHODS: tuple[InfluenceMethod, ...] = get_args(InfluenceMethod)  # most exact first
 CLOSED, ESTIMATED, FIRST_ORDER = METHODS
+LOST = 1e-3  # a fraction of what a row changes; where rounding may take more, no figure is given
 FIRST_ORDER_TOLERANCE = 1e-4  # far below the error of leaving out the leverages
 IN_ROWS = 1e-6  # tolerance of the solve in the space of the rows, far below the error of estimated leverages
 
@@ -58,7 +63,9 @@ IN_ROWS = 1e-6  # tolerance of the solve in the space of the rows, far below the
 class RowInfluence:
     """How each row moved one direction: ``change`` [N] is j·(Δw₋ₙ − Δw), what taking row n out adds to j·Δw.
 
-    ``method`` is one of ``METHODS``: "closed form" is exact up to ``residual``, the relative residual of its solve.
+    ``method`` is one of ``METHODS``. "closed form" is exact up to ``residual``, a fraction of the largest change: what
+    one more step of refinement moved, or what rounding may have taken if that is more. For others it is the relative
+    residual of the solve.
     ``passes`` counts those over the rows, without those that make an approximate inverse.
     """
 
@@ -90,7 +97,7 @@ def leave_one_out(
         memory: bytes in which prepared rows stay between passes.
 
     Raises:
-        SolveError: another objective, or fewer than two rows.
+        SolveError: another objective, fewer than two rows, or a λ so small that rounding may take ``LOST`` of a change.
     """
     loss = objective.loss
     if not isinstance(loss, RSL) or objective != Objective(loss=loss, ridge=objective.ridge, train=objective.train):
@@ -133,31 +140,55 @@ def _by_head(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence
     full = whole(problem, direction)
     asked = full.any(1).nonzero()[:, 0].tolist()
     at = head_of(problem).at(problem.ridge, asked)
-    v = flat(problem, at.inverse(full))
-    along = torch.cat([image[:, asked] for image in problem.operator.matvec(v)])
-    change = (along * _steps(problem, at, asked)).sum(1) + direction @ (flat(problem, at.weights) - delta)
-    return RowInfluence(change, CLOSED, _left_of(problem, direction, v), problem.operator.passes)
+    v, along, more = at.along(full)
+    steps = _steps(problem, at)
+    change = (along * steps)[:, asked].sum(1) + _shift(problem, flat(problem, v), delta)
+    return _closed(problem, change, (more * steps)[:, asked].sum(1), at.rounding)
 
 
-def _steps(problem: Problem, at: HeadAt, asked: Sequence[int] | slice = slice(None)) -> Tensor:
-    """(D/N)(z − target)/(1 − h) for each row and each class asked for [N,A]: 1/N of a quadratic loss's gradient at the
-    logits with the row left out."""
-    parts = [problem.loss.gradient(z, labels)[:, asked] for z, labels in at.left_out_logits()]
-    return torch.cat(parts) / problem.operator.rows
+def _shift(problem: Problem, v: Tensor, delta: Tensor) -> Tensor:
+    """j·(Δw' − Δw) = (λ − λ') v·Δw, for v = A⁻¹j [P]: not the difference of two logits that are nearly the same."""
+    return problem.ridge / (problem.operator.rows - 1) * (v @ delta.to(v))
+
+
+def _closed(problem: Problem, change: Tensor, last: Tensor, rounding: float) -> RowInfluence:
+    """The ``change`` [N], to which the last step of refinement added ``last`` [N]; SolveError if it is mostly noise."""
+    residual = max((last.abs().max() / change.abs().max().clamp_min(1e-300)).item(), rounding)
+    if not residual <= LOST:
+        raise lost_to_rounding(problem, residual)
+    return RowInfluence(change, CLOSED, residual, problem.operator.passes)
+
+
+def lost_to_rounding(problem: Problem, fraction: float) -> SolveError:
+    """The error for a λ at which rounding may take such a ``fraction`` of what leaving a row out changes."""
+    ridge = problem.ridge * problem.operator.rows / (problem.operator.rows - 1)
+    return SolveError(
+        "λ is too small to tell what a row changes: rounding may take as much",
+        got=f"λ = {ridge:.2g}, where rounding may take {fraction:.0e} of a change",
+        do=f"train with --set objective.ridge={10 ** ceil(log10(ridge * fraction / LOST)):.0e}, or a larger λ",
+    )
+
+
+def _steps(problem: Problem, at: HeadAt) -> Tensor:
+    """(D/N)(z − target)/(1 − h) for each row and class [N,K]: 1/N of a quadratic loss's gradient at the logits with the
+    row left out."""
+    return torch.cat([problem.loss.gradient(*left) for left in at.left_out_logits()]) / problem.operator.rows
 
 
 def _by_kernel(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence:
     """From the exact kernel, so without a solve's tolerance."""
     inverse = DualInverse(problem)
+    own = inverse.own()
     root, t = _residuals(problem, problem.zero)
     sought = root * problem.forward(direction)
     image, dual = inverse.solve(sought), inverse.solve(t)  # MJ̃j, Mt
-    change = (image * torch.linalg.solve(inverse.own(), dual)).sum(1) - (sought * dual).sum() - direction @ delta
-    left = 0.0
-    for found, of in ((image, sought), (dual, t)):
-        off = kernel_product(problem, root, found) + problem.ridge * found - of
-        left = max(left, (off.norm() / of.norm().clamp_min(1e-300)).item())
-    return RowInfluence(change, CLOSED, left, problem.operator.passes)
+    more = [inverse.solve(of - kernel_product(problem, root, found) - problem.ridge * found)
+            for found, of in ((image, sought), (dual, t))]  # fmt: skip
+    steps = torch.linalg.solve(own, dual + more[1])
+    last = (more[0] * steps + image * torch.linalg.solve(own, more[1])).sum(1)
+    image += more[0]
+    v = (direction - problem.adjoint(root * image)) / problem.ridge
+    return _closed(problem, (image * steps).sum(1) + _shift(problem, v, delta), last, inverse.rounding(own))
 
 
 def _without_each(
@@ -206,7 +237,8 @@ class _ByRows:
 
 
 def moves(problem: Problem) -> Tensor | None:
-    """‖Δw₋ₙ − Δw‖ [N]: how far the optimum moves without each row in turn, exactly; None where it has no closed form.
+    """‖Δw₋ₙ − Δw‖ [N]: how far the optimum moves without each row in turn, exactly; None where it has no closed form,
+    or λ is so small that rounding may take ``LOST`` of it.
 
     Args:
         problem: in float64, without weights, over the rows that Δw was solved from.
@@ -221,20 +253,22 @@ def moves(problem: Problem) -> Tensor | None:
     whole = DualInverse(problem, matrix.clone())
     inverse = DualInverse(replace(problem, ridge=problem.ridge * (N - 1) / N), matrix)
     _, t = _residuals(problem, problem.zero)
+    dual, own = inverse.solve(t), inverse.own()
     # c = M·shift is (G + λI)⁻¹t − Mt, computed without the cancellation.
-    return inverse.moves(torch.arange(N), inverse.solve(t), -problem.ridge / N * whole.solve(t))
+    found = inverse.moves(torch.arange(N), dual, -problem.ridge / N * whole.solve(t))
+    # s(MGM)s = s(M − λ'M²)s leaves little of sMs for rows that are alike.
+    lost = inverse.rounding(own) * (torch.linalg.solve(own, dual) * dual).sum(1).max()
+    return found if lost <= LOST * found.square().max() else None
 
 
-def _head_moves(problem: Problem) -> Tensor:
+def _head_moves(problem: Problem) -> Tensor | None:
     """‖Δw₋ₙ − Δw‖ [N] for a head: with y = A⁻¹x̃ a class's weights move by c + y (ωD/N)(z − target)/(1 − h), where
-    c = W' − W = (λ − λ')A⁻¹W."""
+    c = W' − W = (λ − λ')A⁻¹W. None as for ``moves``."""
     N, heads = problem.operator.rows, head_of(problem)
     weights = heads.at(problem.ridge).weights
     if N == 1:  # without it Δw is zero
         return torch.stack([weights.norm()])
     at = heads.at(problem.ridge * (N - 1) / N)
-    shift = at.inverse(weights) * (problem.ridge / N)
-    step = _steps(problem, at)
-    along = problem.forward(flat(problem, at.inverse(shift)))  # yᵀc [N,K]
-    squares = shift.square().sum() + (step.square() * at.squares() + 2 * step * along).sum(1)
-    return squares.clamp_min(0).sqrt()
+    if not at.rounding <= LOST:
+        return None
+    return at.moved(at.inverse(weights) * (problem.ridge / N), _steps(problem, at)).sqrt()

@@ -390,7 +390,8 @@ def _other_ridge(before: float, after: float) -> list[str]:
 
 def show_query_influence(report: QueryInfluence) -> None:
     """The samples behind one prediction."""
-    OUT.print(f"{report.query}: {report.label}, logit {report.logit:.3f} by {report.model}")
+    other = "" if report.label == report.predicted else f" ({report.predicted} is predicted)"
+    OUT.print(f"{report.query}: {report.label}, logit {report.logit:.3f} by {report.model}{other}")
     solved = ("solved without it", "±") if any(s.solved is not None for s in report.samples) else ()
     table = Table("sample", "class", "shard", "at this λ, without it the logit changes by", *solved)
     for s in report.samples:

@@ -227,8 +227,9 @@ def test_a_query_of_a_store_of_vectors_is_an_id(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["query"] == ids[3]
     with pytest.raises(UnknownSample, match=r"^no row has the id 'https:"):
         taftcache.query_influence(tmp_path / "s", "https://example.org/33")
-    with pytest.raises(ArgumentError, match=r"(?s)one id, a text.*of type list"):
-        taftcache.query_influence(tmp_path / "s", ids[3:4])
+    for given, kind in ((ids[3:4], "list"), (x[0], "ndarray")):
+        with pytest.raises(ArgumentError, match=rf"(?s)store of vectors must be one id, a text.*of type {kind}"):
+            taftcache.query_influence(tmp_path / "s", given)
 
 
 def test_where_there_is_no_closed_form_the_first_are_solved(tmp_path, monkeypatch):
@@ -243,6 +244,8 @@ def test_where_there_is_no_closed_form_the_first_are_solved(tmp_path, monkeypatc
     first = report.samples[0]
     assert first.bound < abs(first.solved)
     assert (first.ridge, report.samples[1].ridge, {*report.ridges.values()}, report.notes) == (1.0, None, {1.0}, [])
+    (told,) = influence._notes(ModelParts(FeatureStore(path), "models/mean", Silent()), [replace(first, bound=9.0)])
+    assert told.endswith("--set solver.tolerance=decisive")
 
 
 def test_a_query_says_at_which_ridge_its_changes_hold(tmp_path, capsys):
@@ -304,22 +307,75 @@ def test_what_has_no_influence_is_refused(finished, model, shard, error, says):
         taftcache.sample_influence(store, store.shard(shard).sample_ids[0], model=model)
 
 
-def test_the_only_row_of_a_shard_has_no_influence(tmp_path):
-    """Forgetting it drops the component: nothing moves, and what N − 1 = 0 divides is no figure."""
+def test_the_only_row_of_a_shard_takes_its_component_along(tmp_path):
+    """Forgetting it drops the component: the mean becomes that of the others; without it there is no component."""
     x, y = np.random.default_rng(0).standard_normal((3, 5)), np.array([0, 1, 0])
     three = ["store.shards=3", "store.plan=balanced", "data.held_out=0"]
     taftcache.import_vectors(x, y, tmp_path / "s", overrides=three)
     taftcache.train(tmp_path / "s")
     taftcache.compose(tmp_path / "s")
     with FeatureStore(tmp_path / "s") as store:
-        sample = store.shards[0].sample_ids[0]
+        sample = store.shards[1].sample_ids[0]  # of a class that has another row
         assert inspect_sample(store, sample).moved_bound is None
         assert [moved for _, moved in moved_by_each(store, Scorer(store), store.shards)] == [None] * 3
         with pytest.raises(SolveError, match="no rows but those left out"):
-            taftcache.sample_influence(store, sample, model="models/mean")
+            taftcache.sample_influence(store, sample, model="components/001")
         with pytest.raises(SolveError, match="needs another beside it"):
-            taftcache.query_influence(store, sample, model="models/mean")
+            taftcache.query_influence(store, sample, model="components/001")
         assert taftcache.sample_influence(store, sample, model="models/exact").moved > 0
+        query = store.shards[0].sample_ids[0]
+        asked = taftcache.query_influence(store, query, model="models/mean")
+        told = taftcache.sample_influence(store, sample, model="models/mean")
+    gone = shutil.copytree(tmp_path / "s", tmp_path / "gone")
+    taftcache.forget(gone, [sample])
+    after = taftcache.query_influence(gone, query, model="models/mean", label=asked.label)
+    assert [s.sample for s in asked.samples].count(sample) == 1 < len(asked.samples) == 3
+    (mine,) = [s for s in asked.samples if s.sample == sample]
+    assert mine.change == pytest.approx(after.logit - asked.logit, rel=1e-5)
+    with FeatureStore(tmp_path / "s") as store, FeatureStore(gone) as left:
+        mean, rest = (read_component(each, "models/mean", read_base(store, recorded_recipe(store).tangent)).delta
+                      for each in (store, left))  # fmt: skip
+    assert told.moved == pytest.approx((rest - mean).norm().item(), rel=1e-5)
+    assert (told.passes, told.ridge[0]) == (0, told.ridge[1])
+    assert 0 < told.distance_bound < told.moved
+    with open_store(tmp_path / "s") as store:
+        taftcache.compose(store, overrides={"compose.mode": "weighted"})
+        weighed = taftcache.query_influence(store, query, model="models/weighted")
+    assert (weighed.samples, weighed.notes[-1][:61]) == (
+        [],
+        "not listed, for without it its component is gone: the only ro",
+    )
+
+
+def test_any_class_can_be_asked_about(finished, capsys):
+    """What each row adds to a logit is the same whichever class is predicted."""
+    with FeatureStore(finished) as store:
+        query = store.held_out.sample_ids[2]
+        usual = taftcache.query_influence(store, query, top=3)
+        other = next(name for name in store.classes if name != usual.label)
+        asked = taftcache.query_influence(store, query, label=other, top=3)
+        same = taftcache.query_influence(store, query, label=usual.label, top=3)
+        with pytest.raises(UnknownName, match="has no class 77"):
+            taftcache.query_influence(store, query, label="77")
+    assert same == usual
+    assert (usual.predicted, asked.predicted, asked.label) == (usual.label, usual.label, other)
+    assert asked.logit < usual.logit
+    assert asked.samples != usual.samples
+    with pytest.raises(SystemExit, match="0"):
+        main(["influence", str(finished), "--query", query, "--class", other])
+    assert f"{query}: {other}, logit {asked.logit:.3f}" in (said := " ".join(capsys.readouterr().out.split()))
+    assert f"({usual.label} is predicted)" in said
+    with pytest.raises(SystemExit, match="2"):
+        main(["influence", str(finished), "--sample", query, "--class", other])
+
+
+def test_a_query_of_another_objective_names_the_way_out(tmp_path):
+    x, y = np.random.default_rng(0).standard_normal((20, 5)), np.arange(20) % 2
+    settings = {"store.shards": 1, "objective.class_weights": "balanced"}
+    taftcache.import_vectors(x, y, tmp_path / "s", overrides=settings)
+    taftcache.train(tmp_path / "s")
+    with pytest.raises(SolveError, match=r"(?s)no jvp_only.*jvp_only = False.*influence \S+ --sample ID"):
+        taftcache.query_influence(tmp_path / "s", "rows/00000003", model="components/000")
 
 
 def test_a_relative_tolerance_that_is_met_beforehand_is_no_answer(tmp_path, capsys):

@@ -27,8 +27,18 @@ class HeadAt(Protocol):
         """A⁻¹ of each class's row of ``full`` [K,d+1]."""
         ...
 
-    def squares(self) -> Tensor:
-        """‖A⁻¹x̃‖² for each row and each class asked for [N,A], or [N,1] if it is the same for all classes."""
+    def along(self, full: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A⁻¹ of each class's row of ``full`` [K,d+1], and each row's products with them, x̃ᵀA⁻¹f [N,K]; with what the
+        last step of refinement added to these."""
+        ...
+
+    def moved(self, shift: Tensor, step: Tensor) -> Tensor:
+        """Σ_k ‖c_k + s_nk A_k⁻¹x̃_n‖² of each row [N], for c = ``shift`` [K,d+1] and s = ``step`` [N,K]."""
+        ...
+
+    @property
+    def rounding(self) -> float:
+        """About what fraction of what a row decides rounding can take."""
         ...
 
     def left_out_logits(self, on_rows: OnRows | None = None) -> Iterator[tuple[Tensor, Tensor]]:

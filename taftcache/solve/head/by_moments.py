@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -15,7 +16,7 @@ from taftcache.solve.head.moments import head_moments, own_normals, own_rows
 from taftcache.solve.head.own import Changed, Corrections, Factored, Own, Solve
 from taftcache.solve.head.size import HeadSize, grouped
 from taftcache.solve.head.sweep import swept
-from taftcache.solve.head.terms import extended, seen
+from taftcache.solve.head.terms import extended, flat, seen, whole
 from taftcache.solve.inverses.cholesky import cholesky, solved
 
 
@@ -143,7 +144,28 @@ class HeadAtMoments:
             self._own(group).solve(found)
         return found.rows
 
-    def squares(self) -> Tensor:
+    def along(self, full: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As ``HeadAt.along``."""
+        problem = replace(self._problem, ridge=self._ridge)
+        first = self.inverse(full)
+        step = self.inverse(full - whole(problem, problem.hessian(flat(problem, first))))
+        more = problem.forward(flat(problem, step))
+        return first + step, problem.forward(flat(problem, first)) + more, more
+
+    def moved(self, shift: Tensor, step: Tensor) -> Tensor:
+        """As ``HeadAt.moved``."""
+        asked = self._asked
+        along = self._problem.forward(flat(self._problem, self.inverse(shift)))  # x̃ᵀA⁻¹c [N,K]
+        each = step.square()[:, asked] * self._squares() + 2 * (step * along)[:, asked]
+        return (shift[asked].square().sum() + each.sum(1)).clamp_min_(0)
+
+    @property
+    def rounding(self) -> float:
+        """As ``HeadAt.rounding``."""
+        largest = self._moments.normal.diagonal().sum()
+        return float(torch.finfo(torch.float64).eps * largest / self._ridge)
+
+    def _squares(self) -> Tensor:
         """‖A⁻¹x̃‖² for each row and each class asked for [N,A], or [N,1] if it is the same for all classes."""
         return self._of_each_row(
             lambda x: solved(self._root, x.T).square_().sum(0),

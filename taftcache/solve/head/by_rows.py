@@ -54,6 +54,7 @@ class ByRows:
         self.labels, self.target, self.sought, common, own = map(torch.cat, zip(*parts, strict=True))
         self.products = _products(self.rows)
         refuse_not_finite(problem, self.products.diagonal(), self.sought)
+        self.trace = self.products.diagonal().sum()  # and no eigenvalue is larger
         least = max(NO_WEIGHT[0] * torch.maximum(common, own).max().item(), NO_WEIGHT[1])
         shift, its = (operator.rows / part.clamp_min(least)[:, 0] for part in (common, own))
         self.shift = shift  # S/λ [N]
@@ -64,8 +65,7 @@ class ByRows:
 
     def serves(self, ridge: float, digits: int = 3) -> bool:
         """Whether rounding leaves so many digits of (XXᵀ + S)⁻¹: a Cholesky factor may exist and be mere rounding."""
-        largest = self.products.diagonal().sum()  # and no eigenvalue is larger
-        return bool(ridge * self.shift.min() > 10**digits * torch.finfo(torch.float64).eps * largest)
+        return bool(ridge * self.shift.min() > 10**digits * torch.finfo(torch.float64).eps * self.trace)
 
     def at(self, ridge: float, only: Sequence[int] | None = None, *, last: bool = False) -> HeadAtRows:
         """The head at one λ > 0, for all classes or ``only`` for some.
@@ -148,14 +148,17 @@ class HeadAtRows:
         If rows are nearly alike, β is large compared with W, and XXᵀβ loses digits that XWᵀ keeps. So the correction of
         β is added to W too, instead of making W anew from β.
         """
-        X, sought = self.of.rows, self.of.sought
-        beta = self.duals
+        X, beta = self.of.rows, self.duals
         W = X.T @ beta
-        left = sought - X @ W - (self.ridge * self.of.shift)[:, None] * beta
-        for k, rows, more in self.own:
-            left[rows, k] -= self.ridge * more * beta[rows, k]
-        step = self._solved(left)
+        step = self._solved(self.of.sought - X @ W - self._shifted(beta))
         return beta + step, (W + X.T @ step).T
+
+    def _shifted(self, beta: Tensor) -> Tensor:
+        """S_kβ_k of each class's column of ``beta`` [N,K]."""
+        found = (self.ridge * self.of.shift)[:, None] * beta
+        for k, rows, more in self.own:
+            found[rows, k] += self.ridge * more * beta[rows, k]
+        return found
 
     @property
     def weights(self) -> Tensor:
@@ -173,8 +176,18 @@ class HeadAtRows:
 
     def inverse(self, full: Tensor) -> Tensor:
         """A⁻¹ of each class's row of ``full`` [K,d+1], A = 1/N Σ D x̃x̃ᵀ + λI = λ(I + XᵀS_k⁻¹X)."""
+        return self.along(full)[0]
+
+    def along(self, full: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As ``HeadAt.along``: XA⁻¹f is (S_k/λ)a with a = (XXᵀ + S_k)⁻¹Xf, where X times A⁻¹f = (f − Xᵀa)/λ would
+        divide what f and Xᵀa lose to rounding by λ."""
         X = self.of.rows
-        return (full - (X.T @ self._solved(X @ full.T)).T) / self.ridge
+        a = self._solved(X @ full.T)
+        rest = full.T - X.T @ a
+        for _ in range(2):
+            step = self._solved(X @ rest - self._shifted(a))
+            a, rest = a + step, rest - X.T @ step
+        return rest.T / self.ridge, self._shifted(a) / self.ridge, self._shifted(step) / self.ridge
 
     def diagonal(self) -> Tensor:
         """[(XXᵀ + S_k)⁻¹]_nn of every row and class [N,K]."""
@@ -184,16 +197,29 @@ class HeadAtRows:
             found[:, k] -= (across * torch.linalg.lu_solve(*inner, across)).sum(0)
         return found
 
-    def squares(self) -> Tensor:
-        """‖A⁻¹x̃‖² = (N/D)²[G − G S_k G]_nn of each row and class asked for [N,A], G = (XXᵀ + S_k)⁻¹; N² operations for
-        each of a class's rows."""
-        shifts, found = self.of.shifts(), self.diagonal()
-        away = self.common_inverse.square() @ (self.ridge * shifts)
-        for (k, rows, _), inner in zip(self.own, self.inner, strict=True):
-            across = self.common_inverse[rows]
-            own = torch.addmm(self.common_inverse, across.T, torch.linalg.lu_solve(*inner, across), alpha=-1)
-            away[:, k] = own.square_() @ (self.ridge * shifts[:, k])
-        return (shifts.square() * (found - away).clamp_min_(0))[:, self.asked]
+    def moved(self, shift: Tensor, step: Tensor) -> Tensor:
+        """As ``HeadAt.moved``, some numbers of all rows at once: with A⁻¹x̃_n = (S_k/λ)_n Xᵀ(XXᵀ + S_k)⁻¹e_n, sums of
+        squares have no difference of large numbers, as G − G S_k G would be for rows that are alike."""
+        X, times = self.of.rows, self.of.shifts() * step
+        found = torch.zeros_like(times[:, 0])
+        own = {k: (rows, torch.linalg.lu_solve(*inner, self.common_inverse[rows]))
+               for (k, rows, _), inner in zip(self.own, self.inner, strict=True)}  # fmt: skip
+        for at in range(0, X.shape[1], COLUMNS):
+            some = slice(at, at + COLUMNS)
+            common = X[:, some].T @ self.common_inverse  # [b,N]
+            for k in self.asked:
+                mine = common
+                if k in own:
+                    rows, correction = own[k]
+                    mine = torch.addmm(common, common[:, rows], correction, alpha=-1)
+                found += (mine * times[:, k]).add_(shift[k, some, None]).square_().sum(0)
+        return found
+
+    @property
+    def rounding(self) -> float:
+        """As ``HeadAt.rounding``: what the products are rounded by, times the largest entry of the inverses."""
+        largest = self.diagonal()[:, self.asked].max() * self.of.trace
+        return float(torch.finfo(torch.float64).eps * largest)
 
     def left_out_logits(self, on_rows: OnRows | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """As ``HeadAt.left_out_logits``, in one block [N,K] of all rows."""

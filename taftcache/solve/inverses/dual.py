@@ -56,6 +56,7 @@ class DualInverse:
         self._root = problem.diagonal(labels, inner).sqrt()  # √(ωD/N) [N,K]
         root = self._root.T.reshape(-1)
         inner.mul_(root[:, None]).mul_(root[None, :])
+        self._trace = inner.diagonal().sum()
         inner.diagonal().add_(problem.ridge)
         self._factor = cholesky(inner, problem.ridge)
 
@@ -75,6 +76,12 @@ class DualInverse:
         N, K = self._root.shape
         inverse = torch.cholesky_inverse(self._factor).view(K, N, K, N)
         return inverse.diagonal(dim1=1, dim2=3).permute(2, 0, 1).contiguous()
+
+    def rounding(self, own: Tensor) -> float:
+        """About what fraction of what a row decides rounding can take: what the kernel is rounded by, times the largest
+        entry of its inverse; ``own``: as by ``own``."""
+        largest = own.diagonal(dim1=1, dim2=2).max() * self._trace
+        return float(torch.finfo(torch.float64).eps * largest)
 
     def moves(self, rows: Tensor, dual: Tensor, shift: Tensor | None = None) -> Tensor:
         """‖Δw₋ₙ − Δw‖ [n] for some ``rows``, from their a = (J̃J̃ᵀ + λI)⁻¹b [n,K]; see ``methods.decisive``.

@@ -59,6 +59,10 @@ class ModelPart:
         """By what [P] a ``change`` [P] of the part's Δw changes the model's."""
         return change * factors(self.weight, self.component.layout)
 
+    @property
+    def rows(self) -> int:
+        return sum(shard.rows for shard in self.shards)
+
     def weight_of(self, k: int) -> float:
         """Its weight in the model's logit of class k."""
         return self.weight[k] if isinstance(self.weight, list) else self.weight
