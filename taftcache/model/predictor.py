@@ -184,6 +184,7 @@ class TangentModel(nn.Module):
     ) -> TangentModel:
         """The model ``name`` of a store ("models/mean", "components/000", …) on its backbone, by default ``model_of``.
 
+        The store is one of images: for a store of vectors, which has no network, there are ``predict`` and ``logits``.
         ``consent`` names weights instead of the store's, or lets the model hub be asked for them. A warning says if the
         model was not made from the rows and settings that the store has now.
 

@@ -327,11 +327,13 @@ def test_the_command_that_the_export_of_a_network_names_writes_the_head(made, tm
     assert str(CliRunner().invoke(app, ["export-model", str(path), "model"]).exception) == str(refused.value)
 
 
-def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
+def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path, capsys):
     x = vectors()
     with FeatureStore(made) as store:
         scores = taftcache.evaluate(store, probe=True)
         assert scores.accuracy["models/exact"] > 0.8
+        show_evaluate(scores)
+        assert "linear probe of the vectors" in capsys.readouterr().out
         assert scores.accuracy["models/exact"] >= scores.accuracy["linear probe of the head's features"] - 0.1
         predictions = inspect_sample(store, store.sample_ids()[0]).predictions
         assert ("models/exact" in predictions, "base" in predictions) == (True, False)
