@@ -24,9 +24,9 @@ from typing import Any
 from record import json_parser, print_report
 
 import taftcache
+from taftcache.names import PROBE
 from taftcache.recipe import load_recipe
 from taftcache.stages.forget.request import Mode
-from taftcache.stages.look.evaluation import PROBE
 
 MODES: tuple[Mode, ...] = ("retrain", "resolve")
 

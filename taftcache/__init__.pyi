@@ -107,6 +107,12 @@ from taftcache.stages.files.models import ExportModelReport as ExportModelReport
 from taftcache.stages.files.models import PushReport as PushReport
 from taftcache.stages.files.models import export_model as export_model
 from taftcache.stages.files.models import push as push
+from taftcache.stages.files.prediction import PredictReport as PredictReport
+from taftcache.stages.files.prediction import logits as logits
+from taftcache.stages.files.prediction import predict as predict
+from taftcache.stages.files.similar import FindReport as FindReport
+from taftcache.stages.files.similar import Match as Match
+from taftcache.stages.files.similar import find as find
 from taftcache.stages.files.trusting import TrustReport as TrustReport
 from taftcache.stages.files.trusting import distrust as distrust
 from taftcache.stages.files.trusting import trust as trust
@@ -157,14 +163,8 @@ from taftcache.stages.look.inside.stores import inspect_recipe as inspect_recipe
 from taftcache.stages.look.outliers import Outlier as Outlier
 from taftcache.stages.look.outliers import OutliersReport as OutliersReport
 from taftcache.stages.look.outliers import outliers as outliers
-from taftcache.stages.look.prediction import PredictReport as PredictReport
-from taftcache.stages.look.prediction import logits as logits
-from taftcache.stages.look.prediction import predict as predict
 from taftcache.stages.look.probe import Probe as Probe
 from taftcache.stages.look.row_table import Sample as Sample
-from taftcache.stages.look.similar import FindReport as FindReport
-from taftcache.stages.look.similar import Match as Match
-from taftcache.stages.look.similar import find as find
 from taftcache.stages.look.suspects import Suspect as Suspect
 from taftcache.stages.look.suspects import SuspectsReport as SuspectsReport
 from taftcache.stages.look.suspects import suspects as suspects

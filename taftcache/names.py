@@ -23,6 +23,7 @@ WEIGHTED = f"{MODELS}weighted"
 EXACT = f"{MODELS}exact"
 OF_ONE_CLASS = "every image gets it, so accuracy is 100 % whatever the model"
 UNTOUCHED = "base model untouched"  # in an evaluation: before training, with a new head
+PROBE = "linear probe of the head's features"
 HELD_OUT = "held-out"  # the shard that a plan keeps for testing, and its role
 # In the files of a student of `teach`: its settings, and by teacher the digests of the shards it was trained on.
 ROWS_OF = "rows of"  # the key under which a student's files name what it was trained on

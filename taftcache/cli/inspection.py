@@ -180,7 +180,7 @@ def find(
 
     For a picture whose id nobody knows: it goes through the frozen layers, and its row is compared with all others. The
     original file has the same row; a picture that was scaled or saved again has a similar one. Skipped samples, and
-    those of an unfinished extraction, are not found. For a store of vectors, give .npy files.
+    those of an unfinished extraction, are not found. For a store of vectors, give files of them.
 
     Example: taftcache find stores/quickstart digit.png
     """

@@ -479,7 +479,11 @@ def predict(
     store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or a model's")],
     images: Annotated[
         list[Path],
-        typer.Argument(metavar="IMAGE…", help="image files, and folders of them; for a store of vectors, .npy files"),
+        typer.Argument(
+            metavar="IMAGE…",
+            help="image files, and folders of them; for a store of vectors, files of them: .npy, .npz, .csv, .tsv, "
+            ".parquet or HDF5",
+        ),
     ],
     model: Model = None,
     top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="classes to show for each image")] = 3,
@@ -494,14 +498,16 @@ def predict(
         DeviceName,
         typer.Option("--device", help="where to compute; vectors are classified where the recipe says"),
     ] = "auto",
+    vectors: VectorsName = None,
+    ids: IdsName = None,
     weights: Weights = None,
     allow_hub: AllowHub = False,
     as_json: Json = False,
 ) -> None:
-    """Classify image files.
+    """Classify image files or vectors.
 
     Uses one of the store's models, an exported one, or a student. Probabilities need held-out rows, or a model that was
-    exported with them.
+    exported with them. Each vector goes by its id, where its file has ids; labels are passed over.
 
     Example: taftcache predict stores/quickstart digit.png
 
@@ -520,6 +526,7 @@ def predict(
             device=device,
             consent=allowed,
             unreadable=unreadable,
+            columns=taftcache.Columns(vectors=vectors, ids=ids) if vectors or ids else None,
             progress=progress,
         )
     if output is not None:

@@ -232,8 +232,8 @@ def import_(
 
     Takes your own vectors, an export, or features that someone else extracted. An HDF5 export gives shards with the
     same bytes and digests again. On vectors [n, d], taftcache train then trains a linear head. Unless you give names,
-    the usual ones are tried (vectors, features, embeddings, x; labels, y; ids). NaN, overflow, an id given twice, rows
-    that were never written, pickles, links and plug-ins are refused.
+    the usual ones are tried (vectors, features, embeddings, each also in the singular, x; labels, y; ids). NaN,
+    overflow, an id given twice, rows that were never written, pickles, links and plug-ins are refused.
 
     HDF5 may also hold rows [n, t, d]; --recipe names the backbone whose tail reads them.
 

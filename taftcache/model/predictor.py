@@ -64,12 +64,12 @@ class Prediction:
     """The classes of one image, the largest logit first. A logit is no probability: softmax of the logits gives one
     only if they are divided by a temperature that suits held-out rows.
 
-    image: the file, or where it was given. For an image in memory its place in the list: "at index 3"; for a row of
-    vectors the file's path and the row's number: "new.npy/00000003". labels: as texts, "7" for a class that was given
-    as 7. logits: of these labels. index: place of the first label among the model's classes. margin: by how much the
-    first logit exceeds the second; None for one class. alike: how often such a margin was right, if held-out rows tell.
-    probabilities: of these labels, among all classes, if there are two and held-out rows gave a temperature: to
-    ``taftcache.predict``, or to ``export_model``, whose folder keeps it.
+    image: the file, a vector's id, or where it was given. For an image in memory its place in the list: "at index 3";
+    for a row of a file of vectors without ids the path and the row's number: "new.npy/00000003". labels: as texts, "7"
+    for a class that was given as 7. logits: of these labels. index: place of the first label among the model's classes.
+    margin: by how much the first logit exceeds the second; None for one class. alike: how often such a margin was
+    right, if held-out rows tell. probabilities: of these labels, among all classes, if there are two and held-out rows
+    gave a temperature: to ``taftcache.predict``, or to ``export_model``, whose folder keeps it.
     """
 
     image: str
@@ -184,6 +184,7 @@ class TangentModel(nn.Module):
     ) -> TangentModel:
         """The model ``name`` of a store ("models/mean", "components/000", …) on its backbone, by default ``model_of``.
 
+        The store is one of images: for a store of vectors, which has no network, there are ``predict`` and ``logits``.
         ``consent`` names weights instead of the store's, or lets the model hub be asked for them. A warning says if the
         model was not made from the rows and settings that the store has now.
 

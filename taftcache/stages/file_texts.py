@@ -18,7 +18,7 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.backbone.sources.columns import arrow_stream, checked_batches, parquet_batches
+from taftcache.backbone.sources.columns import arrow_stream, checked_batches, parquet_batches, parquet_file
 from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.errors import TaftcacheError
@@ -434,10 +434,9 @@ def _parquet(path: Path, to: FileTexts) -> None:
         ImportError: pyarrow is not installed. ValueError: not a Parquet file, or more than ``MAX_TEXT``.
     """
     import pyarrow as pa
-    from pyarrow import parquet
 
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet_file(path) as file:
             schema = file.schema
             to.name(*_names_of(file.schema_arrow))
             texts = [k for k in range(len(schema)) if schema.column(k).physical_type.endswith("BYTE_ARRAY")]

@@ -120,7 +120,10 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     if report.forgotten:
         now = "would be forgotten" if report.dry_run else "forgotten now"
         where = f" (shard {', '.join(report.shards)})" if report.shards else ""
-        lines.append(f"{now}: {first_few(told_apart(report.forgotten), 8)}{where}")
+        listed = {i for ids in report.matched.values() for i in ids} if report.dry_run else set[str]()
+        others = [i for i in report.forgotten if i not in listed]
+        which = f"{counted(len(report.forgotten), 'sample')}{', among them ' if others else ''}" if listed else ""
+        lines.append(f"{now}: {which}{first_few(told_apart(others), 8)}{where}")
         if report.dry_run:
             lines += [f"{pattern} matches: {', '.join(told_apart(ids))}" for pattern, ids in report.matched.items()]
         lines += _copies(report)

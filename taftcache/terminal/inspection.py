@@ -30,6 +30,7 @@ from taftcache.view.wording import NOT_EXPORTED, bounded, forgotten_text, taken_
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from taftcache.stages.files.similar import FindReport
     from taftcache.stages.look.duplicates import DuplicatesReport, Pair
     from taftcache.stages.look.influence import QueryInfluence, SampleInfluence
     from taftcache.stages.look.inside.classes import ClassReport
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from taftcache.stages.look.inside.stores import InspectReport
     from taftcache.stages.look.outliers import OutliersReport
     from taftcache.stages.look.row_table import Sample
-    from taftcache.stages.look.similar import FindReport
     from taftcache.stages.look.suspects import SuspectsReport
     from taftcache.stages.train.private.records import Budget
     from taftcache.view.report import PageReport

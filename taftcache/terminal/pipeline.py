@@ -14,6 +14,7 @@ from taftcache.names import (
     HEAD,
     HELD_OUT,
     MEAN,
+    PROBE,
     UNTOUCHED,
     at_least,
     at_most,
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from taftcache.stages.extract.extraction import ExtractReport
     from taftcache.stages.extract.growth.reporting import AppendReport
     from taftcache.stages.files.labelled_set import EvaluateOnReport
+    from taftcache.stages.files.prediction import PredictReport
     from taftcache.stages.look.evaluation import Against, EvaluateReport
-    from taftcache.stages.look.prediction import PredictReport
     from taftcache.stages.run import RunReport
     from taftcache.stages.train.composing import ComposeReport
     from taftcache.stages.train.training import TrainReport
@@ -292,7 +293,10 @@ def show_evaluate(report: EvaluateReport) -> None:
     for name, value in report.accuracy.items():
         share = [f"{at_least(round(100 * report.proven[name], 9), '.3g')} %"] if name in report.proven else []
         shown = _shown(value, report.intervals[name], report.groups)
-        table.add_row(_titled(name), *shown, *_ahead(report, name), *share)
+        called = (
+            f"linear probe of {report.against.probe.features}" if report.against and name == PROBE else _titled(name)
+        )
+        table.add_row(called, *shown, *_ahead(report, name), *share)
     print_table(table)
     if lines := _beside_accuracy(report):
         say(*lines)

@@ -21,13 +21,13 @@ from taftcache.errors import ArgumentError
 from taftcache.model.calibration import calibration_of
 from taftcache.model.component import read_base, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import PRIVATE, is_component, is_model
+from taftcache.names import PRIVATE, PROBE, is_component, is_model
 from taftcache.recipe import parse_recipe
 from taftcache.report.accuracy import accuracy_interval
 from taftcache.report.paired import row_verdict
 from taftcache.stages.look import probe as probing
 from taftcache.stages.look.duplicates import Hashes
-from taftcache.stages.look.evaluation import PROBE, certified_distance
+from taftcache.stages.look.evaluation import certified_distance
 from taftcache.stages.train.record import settings_of
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import TangentSpec

@@ -143,6 +143,7 @@ def test_ids_are_chosen_by_a_pattern(people, capsys):
     said = ended(capsys, "forget", people, "--match", "*/00*", "--match", "new/[3-4]", "--dry-run")
     matches = " ".join(said.split())
     assert f"*/00* matches: {', '.join(mine)} new/[3-4] matches: new/3, new/4" in matches, "none of them is left out"
+    assert (matches.count(min(mine)), "would be forgotten: " in matches) == (1, True), "nor said twice"
     with open_store(people) as store:
         report = taftcache.forget(store, ["new/0"], classes=["1"], matching=["*/00*", "new/[3-4]"])
     assert report.matched == {"*/00*": list(mine), "new/[3-4]": ["new/3", "new/4"]}

@@ -351,6 +351,8 @@ def test_what_stays_of_a_group_is_named(grouped, tmp_path, capsys):
     with FeatureStore(store) as opened:
         assert [i for i in IDS if patient(i) in ("07", "08") and opened.holds(i)] == []
     assert taftcache.forget(store, of_07).notes == []
+    (note,) = taftcache.forget(store, ["scans/patient10-0.png"], dry_run=True).notes
+    assert (note.count("patient10-"), " and 4 more; to forget" in note) == (3, True)
     (note,) = taftcache.forget(store, [f"scans/patient{k}-0.png" for k in range(10, 14)], dry_run=True).notes
     assert note.startswith(
         "4 groups (data.group) stay in part, with so many of their samples: 10 (7 of 8), 11 (7 of 8), "

@@ -21,8 +21,8 @@ from taftcache.model.calibration import calibration_of
 from taftcache.model.component import read_base, read_component
 from taftcache.model.folder import open_model, origin_of
 from taftcache.model.predictor import Alike, TangentModel
-from taftcache.stages.look import prediction
-from taftcache.stages.look.prediction import Answers
+from taftcache.stages.files import prediction
+from taftcache.stages.files.prediction import Answers
 from taftcache.stages.progress import Silent
 from taftcache.tangent.operator import TangentOperator
 from taftcache.terminal.pipeline import show_predict

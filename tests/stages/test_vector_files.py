@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import taftcache
+from taftcache.backbone.sources.columns import parquet_batches
 from taftcache.cache.columns import Columns
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.errors import DataError
+from taftcache.stages.files.vectors import opening
 from taftcache.stages.files.vectors.given import Vectors
 from taftcache.stages.files.vectors.importing import recipe_of_vectors
 from taftcache.stages.files.vectors.opening import open_vectors, vectors_of_hdf5
@@ -260,6 +262,27 @@ def test_texts_that_are_no_unicode(tmp_path):
         labels = np.frombuffer(np.array([code, 0x62, 0x63], "<u4").tobytes(), "<U1")
         np.savez(tmp_path / "v.npz", x=np.ones((3, 2)), y=labels)
         refuse(tmp_path / "v.npz", "labels must be UTF-8")
+
+
+@pytest.mark.parametrize("group", [1024, 16384])
+def test_vectors_of_parquet_are_not_in_memory_together(tmp_path, monkeypatch, group):
+    """pyarrow read all groups of the column ahead; of a single group it reads all if it may."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    x = np.random.default_rng(0).random((16384, 256), np.float32)
+    columns = {"x": pa.FixedSizeListArray.from_arrays(x.ravel(), 256), "y": [0, 1] * 8192}
+    parquet.write_table(pa.table(columns), tmp_path / "v.parquet", row_group_size=group)
+    before, taken = pa.total_allocated_bytes(), list[int]()
+
+    def watched(*given):
+        for batch in parquet_batches(*given):
+            taken.append(pa.total_allocated_bytes() - before)
+            yield batch
+
+    monkeypatch.setattr(opening, "parquet_batches", watched)
+    assert (open_vectors(tmp_path / "v.parquet", Columns(), tmp_path).values == x).all()
+    assert max(taken) < x.nbytes / 2
 
 
 def test_parquet_that_repeats_a_number_millions_of_times_is_refused_soon(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -98,6 +99,36 @@ def write(folder: Path, form: str) -> tuple[Path, Columns]:
         table = pa.table({"vector": pa.array(list(x), kind), "label": LABELS.tolist(), "id": IDS})
         parquet.write_table(table, file, row_group_size=20)
     return file, Columns()
+
+
+@pytest.mark.parametrize("form", ["plain.npy", "stored.npz", "packed.npz", "own.h5", "own.parquet", "singular.csv"])
+def test_predict_reads_every_format_by_its_ids(made, tmp_path, form):
+    """Only .npy was read, and predictions had to be joined by position."""
+    if form == "singular.csv":
+        file, columns = tmp_path / form, None
+        heads = ["id", "label", *(f"x{k}" for k in range(D))]
+        rows = (map(str, row) for row in zip(IDS, LABELS, *vectors().astype(float).T, strict=True))
+        file.write_text("\n".join(map(",".join, [heads, *rows])))
+    else:
+        file, columns = write(tmp_path, form)
+        columns = Columns(ids=columns.ids) if form == "plain.npy" else None
+    found = taftcache.predict(made, [file], columns=columns).predictions
+    by_position = taftcache.predict(made, vectors()).predictions
+    assert [p.image for p in found] == list(IDS)
+    assert [p.labels for p in found] == [p.labels for p in by_position]
+    assert [p.logits for p in found] == [pytest.approx(p.logits, rel=1e-5) for p in by_position]
+    np.savez(tmp_path / "few.npz", embedding=vectors()[:3])
+    (again, *_) = taftcache.predict(made, [tmp_path / "few.npz"]).predictions
+    assert (again.image, again.logits) == (f"{tmp_path / 'few.npz'}/00000000", by_position[0].logits)
+
+
+def test_names_of_columns_are_for_vectors_alone(made, photographed, tmp_path):
+    np.savez(tmp_path / "new.npz", numbers=vectors(), who=IDS)
+    named = ["--vectors", "numbers", "--ids", "who", "--json"]
+    said = CliRunner().invoke(app, ["predict", str(made), str(tmp_path / "new.npz"), *named]).stdout
+    assert [p["image"] for p in json.loads(said)["predictions"]] == list(IDS)
+    with pytest.raises(RecipeError, match="takes images, and names of columns"):
+        taftcache.predict(photographed, [], columns=Columns(ids="who"))
 
 
 FORMS = ["own.npy", "plain.npy", "stored.npz", "packed.npz", "own.h5", "own.parquet", "fixed.parquet"]
@@ -296,11 +327,13 @@ def test_the_command_that_the_export_of_a_network_names_writes_the_head(made, tm
     assert str(CliRunner().invoke(app, ["export-model", str(path), "model"]).exception) == str(refused.value)
 
 
-def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
+def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path, capsys):
     x = vectors()
     with FeatureStore(made) as store:
         scores = taftcache.evaluate(store, probe=True)
         assert scores.accuracy["models/exact"] > 0.8
+        show_evaluate(scores)
+        assert "linear probe of the vectors" in capsys.readouterr().out
         assert scores.accuracy["models/exact"] >= scores.accuracy["linear probe of the head's features"] - 0.1
         predictions = inspect_sample(store, store.sample_ids()[0]).predictions
         assert ("models/exact" in predictions, "base" in predictions) == (True, False)
@@ -341,7 +374,7 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         np.save(tmp_path / "nan.npy", np.full((1, D), np.nan))
         for wrong, says in (
             ("wide.npy", "no vectors like"),
-            ("page.html", "cannot be read as vectors"),
+            ("page.html", "it is not HDF5"),
             ("empty.npy", "no vectors like"),
             ("nan.npy", "nan.npy/00000000': NaN"),
             ("gone.npy", "not a file"),

@@ -6,9 +6,8 @@ from typing import Any
 
 import marked
 
-from taftcache.names import EXACT
+from taftcache.names import EXACT, PROBE
 from taftcache.report.tables import markdown_table
-from taftcache.stages.look.evaluation import PROBE
 
 DATA = {
     "quickstart": "`quickstart`: digits, bundled ViT",

@@ -20,6 +20,7 @@ _SAVED = "state.json"  # marks a folder that save_to_disk wrote
 _NUMBERED = re.compile(r"(.+)-\d+-of-(\d+)(-[0-9a-f]+)?")  # how the Hub and datasets call the parts of a split
 _CONVERTED = re.compile(r"[0-9]{4}")  # and the Hub those of a dataset that it has converted, from 0000
 _ROWS_AT_ONCE = 256
+_READ_AT_ONCE = 1 << 20  # bytes of a column
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -252,7 +253,6 @@ def _parts(place: Path, split: str) -> list[Path]:
 def _arrow(place: Path, split: str) -> Table:
     try:
         import pyarrow as pa
-        from pyarrow import parquet
     except ImportError as error:
         raise DataError(
             f"the table {place} cannot be read without pyarrow", got=str(error), do="pip install 'taftcache[parquet]'"
@@ -267,7 +267,7 @@ def _arrow(place: Path, split: str) -> Table:
     else:
         read = list[Any]()
         for part in _parts(place, split) if place.is_dir() else [place]:
-            with parquet.ParquetFile(part, memory_map=True) as file:
+            with parquet_file(part) as file:
                 read.append(pa.Table.from_batches(parquet_batches(part, file), schema=file.schema_arrow))
         table = pa.concat_tables(read)
         info = msgspec.json.decode((table.schema.metadata or {}).get(b"huggingface", b"{}"), type=_Marked).info
@@ -329,6 +329,17 @@ def _is_packed(message: Any) -> bool:
     if message.type == "dictionary":
         batch = target(field(batch, 1))  # DictionaryBatch.data
     return field(batch, 3) > 0 or b"ARROW:experimental_compression" in data  # RecordBatch.compression
+
+
+def parquet_file(place: Path) -> Any:
+    """A Parquet file, opened to be read a few rows at a time.
+
+    By default pyarrow reads ahead all columns that are asked for (``pre_buffer``), and without ``buffer_size`` a column
+    of a whole row group at once; pandas writes up to a million rows as one group.
+    """
+    from pyarrow import parquet
+
+    return parquet.ParquetFile(place, pre_buffer=False, buffer_size=_READ_AT_ONCE)
 
 
 def parquet_batches(place: Path, file: Any, columns: Sequence[str] | None = None) -> Iterator[Any]:

@@ -40,6 +40,7 @@ from taftcache.stages.extract.forgotten import NOT_THERE, aside_notes
 from taftcache.stages.extract.frozen import run_frozen
 from taftcache.stages.extract.looking import check_there, data_section, full_path
 from taftcache.stages.extract.plan import groups_of
+from taftcache.stages.files.prediction import frozen_of
 from taftcache.stages.files.reference import Reference, open_reference
 from taftcache.stages.files.vectors.given import Vectors
 from taftcache.stages.files.vectors.opening import SUFFIXES, column_of, open_vectors, vectors_of_hdf5
@@ -52,7 +53,6 @@ from taftcache.stages.look.evaluation import (
     grouped_text,
     is_model_of,
 )
-from taftcache.stages.look.prediction import frozen_of
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.look.vectors import starts_blank

@@ -383,7 +383,7 @@ def parted_notes(groups: Sequence[PartedGroup], *, dry_run: bool) -> list[str]:
     said = []
     for each in groups:
         stay = "would stay" if dry_run else "stays" if len(each.stays) == 1 else "stay"
-        ids = first_few(told_apart(each.stays), 8)
+        ids = first_few(told_apart(each.stays), 3)
         said.append(f"group {each.group}: {len(each.stays)} of {counted(each.of, 'sample')} {stay}: {ids}{how}")
     return said
 

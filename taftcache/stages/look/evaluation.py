@@ -30,6 +30,7 @@ from taftcache.names import (
     BY_HELD_OUT,
     OF_ONE_CLASS,
     PRIVATE,
+    PROBE,
     UNTOUCHED,
     counted,
     first_few,
@@ -61,7 +62,6 @@ from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 
-PROBE = "linear probe of the head's features"
 UNEVEN = 0.8  # above this share of the commonest class, accuracy says little of the others
 LITTLE = 0.02  # of what naming the commonest class leaves to learn, which a model has to exceed
 SEVERAL = 3  # times the rows of another class, above which weights of classes may matter

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.calibration import Calibration, calibration_of
 from taftcache.model.component import read_base
-from taftcache.names import PRIVATE
+from taftcache.names import PRIVATE, scaling_of
 from taftcache.solve.choosing import whole_groups
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.train.held_out import KeptLogits
@@ -50,7 +50,8 @@ class Probe:
     scikit-learn's alpha of a ridge, or its C of logistic regression. tried: the best share of the rows which chose
     that each kind had right. rows: how many it was fitted to. of: how many training rows there are. seconds: for choice
     and fit. calibration: what its probabilities are worth, with a temperature of their own; None if the held-out rows
-    have a class that it never saw.
+    have a class that it never saw. features: what it was fitted to: "the head's features", or "the vectors" of a store
+    of such.
     """
 
     kind: str
@@ -61,6 +62,7 @@ class Probe:
     of: int
     seconds: float
     calibration: Calibration | None = None
+    features: Literal["the head's features", "the vectors"] = "the head's features"
 
 
 def no_probe(store: FeatureStore, groups: NDArray[np.uint64] | None = None) -> str | None:
@@ -155,6 +157,7 @@ def linear_probe(
         of=rows,
         seconds=time.perf_counter() - begin,
         calibration=calibration,
+        features="the head's features" if scaling_of(store.identity) is None else "the vectors",
     )
     return found, right
 

@@ -62,22 +62,25 @@ def predicted_by(
     recipe's memory has room for. ``kept`` takes their logits on the way."""
     operator = TangentOperator(base, [rows], device=resolve_device(recipe.device))
     groups = list(models.groups(memory_of_models(recipe)))
-    predicted: dict[str, list[NDArray[np.int64]]] = {}
+    predicted: dict[str, NDArray[np.int64]] = {}
     with progress.task("evaluate", rows.rows * len(groups)) as task:
         for names in groups:
             directions = {} if predicted else {UNTOUCHED: None}
             read = ((name, models[name]) for name in names)
             directions |= {name: operator.direction(model.delta, model.layout) for name, model in read}
+            # once for all rows: a small array of each block, kept, would lie in the place of the block's logits, so
+            # that those of the next found none, and all of them stayed
+            predicted |= {name: np.empty(rows.rows, np.int64) for name in directions}
             start = 0
             for state, labels in operator.blocks():
                 for name, direction in directions.items():
                     z = state.logits if direction is None else state.logits + operator.tangent(state, direction)
-                    predicted.setdefault(name, []).append(z.argmax(1).cpu().numpy())
+                    predicted[name][start : start + len(z)] = z.argmax(1).cpu().numpy()
                     if kept is not None:
                         kept.take(name, start, z)
                 start += len(labels)
                 task.advance(len(labels))
-    return {name: np.concatenate(found) for name, found in predicted.items()}
+    return predicted
 
 
 def predicted_of(

@@ -77,12 +77,13 @@ class Vectors:
         cls,
         path: Path,
         values: NDArray[Any] | StoredRows,
-        labels: ArrayLike,
+        labels: ArrayLike | None,
         ids: ArrayLike | None,
         names: Any = None,
         splits: Sequence[str] = (),
     ) -> Vectors:
-        """Vectors of ``path`` (a file, or what stands for one in messages and ids), checked except for NaN.
+        """Vectors of ``path`` (a file, or what stands for one in messages and ids), checked except for NaN. Without
+        ``labels`` they are of one class.
 
         Raises:
             DataError: not numbers [n, d], labels or ids of another length, labels that are not classes, or ids that are
@@ -102,7 +103,7 @@ class Vectors:
                 do="reshape(-1, 1) and --scaling none, if they are vectors of one number" if numbers else cure,
             )
         n = len(values)
-        given = _words(path, "labels", labels)
+        given = np.zeros(n, np.int64) if labels is None else _words(path, "labels", labels)
         known = (
             [f"{path.stem}/{k:08d}" for k in range(n)] if ids is None else texts(path, "ids", _words(path, "ids", ids))
         )
@@ -113,7 +114,9 @@ class Vectors:
                     do=f"{NAME_THEM}; a table begins with a line of names",
                 )
         check_ids(known)
-        classes, indexes = label_indexes(path, given, None if names is None else texts(path, "classes", names))
+        classes, indexes = label_indexes(
+            path, given, None if names is None or labels is None else texts(path, "classes", names)
+        )
         found = np.array(indexes, np.int64)
         if found.min() < 0 or found.max() >= len(classes):
             raise DataError(

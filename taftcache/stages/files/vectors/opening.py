@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from taftcache.backbone.sources.arrays import check_expansion
 from taftcache.backbone.sources.base import SPLIT
-from taftcache.backbone.sources.columns import no_heading, parquet_batches, read_table
+from taftcache.backbone.sources.columns import no_heading, parquet_batches, parquet_file, read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
 from taftcache.cache.columns import NAMES, USUAL, Columns, NamedColumns
 from taftcache.cache.format.layout import check_shape
@@ -31,21 +31,26 @@ _AGAIN = "write it again, without Python objects: texts as array.astype(str)"
 _LABELS = "name them: --labels, or Columns(labels=…)"
 
 
-def open_features(stack: ExitStack, path: Path, columns: Columns, target: Path) -> FeatureFile | Vectors:
-    """A file of features, or the export of a store; what must be spooled goes to the disk that ``target`` lies on."""
+def open_features(
+    stack: ExitStack, path: Path, columns: Columns, target: Path | None, *, labelled: bool = True
+) -> FeatureFile | Vectors:
+    """A file of features, or the export of a store; what must be spooled goes to the disk that ``target`` lies on, or
+    where the system has temporary files. ``labelled``: as for ``open_vectors``."""
     if not isinstance(columns, Columns):
         raise ArgumentError("columns are not named by Columns", got=repr(columns)[:80], do='Columns(labels="y")')
-    folder = target.absolute().parent
-    scratch = folder if folder.is_dir() else None
+    folder = None if target is None else target.absolute().parent
+    scratch = folder if folder is not None and folder.is_dir() else None
     if path.suffix.lower() not in SUFFIXES:
         file = stack.enter_context(FeatureFile(path, scratch))
-        return file if file.is_export else vectors_of_hdf5(file, columns)
-    return open_vectors(path, columns, scratch)
+        return file if file.is_export else vectors_of_hdf5(file, columns, labelled=labelled)
+    return open_vectors(path, columns, scratch, labelled=labelled)
 
 
-def open_vectors(path: Path, columns: Columns, scratch: Path | None = None, aside: str | None = None) -> Vectors:
-    """The vectors of a file, with labels and ids from it or from files that ``columns`` names. The column ``aside`` of
-    a CSV file is no part of a vector either.
+def open_vectors(
+    path: Path, columns: Columns, scratch: Path | None = None, aside: str | None = None, *, labelled: bool = True
+) -> Vectors:
+    """The vectors of a file, with labels and ids from it or from files that ``columns`` names; not ``labelled``, labels
+    are not looked for. The column ``aside`` of a CSV file is no part of a vector either.
 
     An npy file and an uncompressed npz archive are mapped. A Parquet file, whose rows cannot be read one by one, is
     copied once, group by group, into a nameless file below ``scratch``.
@@ -56,10 +61,12 @@ def open_vectors(path: Path, columns: Columns, scratch: Path | None = None, asid
     check_file(path, of_folder=OF_IMAGES)
     try:
         if path.suffix.lower() == ".npy":
-            return _from_npy(path, columns)
+            return _from_npy(path, columns, labelled)
         if path.suffix.lower() in _TABLES:
-            return _from_text(path, columns, aside)
-        return _from_npz(path, columns) if path.suffix.lower() == ".npz" else _from_parquet(path, columns, scratch)
+            return _from_text(path, columns, aside, labelled)
+        if path.suffix.lower() == ".npz":
+            return _from_npz(path, columns, labelled)
+        return _from_parquet(path, columns, scratch, labelled)
     except MemoryError as error:
         raise DataError(
             f"{path} needs more memory than there is", got=str(error), do="write it as npy, or npz uncompressed"
@@ -68,18 +75,18 @@ def open_vectors(path: Path, columns: Columns, scratch: Path | None = None, asid
         raise DataError(f"{path} cannot be read as {path.suffix[1:]}", got=str(error), do=_AGAIN) from error
 
 
-def _from_npy(path: Path, columns: Columns) -> Vectors:
-    if columns.labels is None:
+def _from_npy(path: Path, columns: Columns, labelled: bool) -> Vectors:
+    if columns.labels is None and labelled:
         raise DataError(f"{path} has only vectors, without labels", do=f"{_LABELS}, such as labels.npy or labels.csv")
     there = columns.within(())
     for name in (columns.vectors, columns.classes):
         if name is not None:
             raise DataError(f"{path} has no array named {name!r}", got="one array, without name", do="leave it out")
-    beside = _Beside(path, columns, {})
+    beside = _Beside(path, columns, {}, labelled=labelled)
     return Vectors.of(path, mapped(path), beside.labels(there), beside.ids(there), splits=beside.splits())
 
 
-def _from_npz(path: Path, columns: Columns) -> Vectors:
+def _from_npz(path: Path, columns: Columns, labelled: bool) -> Vectors:
     with zipfile.ZipFile(path) as archive:
         members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
         names = columns.within(members)
@@ -93,7 +100,7 @@ def _from_npz(path: Path, columns: Columns) -> Vectors:
             _needs(path, columns.classes, members)
         arrays = {name: read_member(archive, members[name]) for name in sorted(few | packed)}
         entry = members[names.vectors]
-    beside = _Beside(path, columns, arrays, members)
+    beside = _Beside(path, columns, arrays, members, labelled=labelled)
     values = arrays[names.vectors] if packed else mapped(path, _start(path, entry))
     labels, ids, splits = beside.labels(names), beside.ids(names), beside.splits()
     return Vectors.of(path, values, labels, ids, arrays.get(names.classes), splits)
@@ -110,16 +117,15 @@ def _start(path: Path, entry: zipfile.ZipInfo) -> int:
         return entry.header_offset + _LOCAL.size + int(name) + int(more)
 
 
-def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors:
+def _from_parquet(path: Path, columns: Columns, scratch: Path | None, labelled: bool) -> Vectors:
     try:
         import pyarrow as pa
-        from pyarrow import parquet
     except ImportError as error:
         raise DataError(
             f"{path} cannot be read without pyarrow", got=str(error), do="pip install 'taftcache[parquet]'"
         ) from None
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet_file(path) as file:
             there = file.schema_arrow.names
             names = columns.within(there)
             _needs_vectors(path, columns, names, there)
@@ -129,7 +135,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
             few = [name for name in {names.labels, names.ids, NAMES, SPLIT} if name in there]
             batches = list(parquet_batches(path, file, few))
             arrays = {name: [v for b in batches for v in b[name].to_pylist()] for name in few}
-            beside = _Beside(path, columns, arrays, there)
+            beside = _Beside(path, columns, arrays, there, labelled=labelled)
             labels, ids = beside.labels(names), beside.ids(names)
             with tempfile.TemporaryFile(dir=scratch) as spool:  # without a name: a killed run leaves nothing
                 values = _spooled(path, file, names.vectors, spool)
@@ -138,7 +144,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
     return Vectors.of(path, values, labels, ids, splits=beside.splits())
 
 
-def _from_text(path: Path, columns: Columns, aside: str | None) -> Vectors:
+def _from_text(path: Path, columns: Columns, aside: str | None, labelled: bool) -> Vectors:
     """A CSV or TSV file: whatever is neither labels nor ids is a column of numbers."""
     table = read_table(path).columns
     names = columns.within(table)
@@ -150,7 +156,7 @@ def _from_text(path: Path, columns: Columns, aside: str | None) -> Vectors:
     _check_heading(path, table)
     others = (names.labels, names.ids, NAMES, SPLIT, aside)
     numbers = [_numbers(path, name, table[name]) for name in table if name not in others]
-    beside = _Beside(path, columns, table)
+    beside = _Beside(path, columns, table, labelled=labelled)
     values = np.stack(numbers, 1) if numbers else np.empty((0, 0))
     return Vectors.of(path, values, beside.labels(names), beside.ids(names), splits=beside.splits())
 
@@ -217,9 +223,7 @@ def column_of(path: Path, columns: Columns, name: str) -> list[Any]:
                     check_expansion(place, members[name].file_size, place.stat().st_size)
                     found = read_member(archive, members[name]).tolist()
         elif place.suffix.lower() != ".npy":
-            from pyarrow import parquet
-
-            with parquet.ParquetFile(place) as file:
+            with parquet_file(place) as file:
                 there = file.schema_arrow.names
                 if name in there:
                     found = [v for batch in parquet_batches(place, file, [name]) for v in batch[name].to_pylist()]
@@ -230,7 +234,7 @@ def column_of(path: Path, columns: Columns, name: str) -> list[Any]:
     return [*found]
 
 
-def vectors_of_hdf5(file: FeatureFile, columns: Columns) -> Vectors:
+def vectors_of_hdf5(file: FeatureFile, columns: Columns, *, labelled: bool = True) -> Vectors:
     """The vectors, or rows [n, t, d], of an open HDF5 file that is no export; its rows are read when asked for.
 
     Raises:
@@ -242,7 +246,7 @@ def vectors_of_hdf5(file: FeatureFile, columns: Columns) -> Vectors:
     arrays = {name: file.column(name) for name in (names.labels, names.ids, names.classes, NAMES) if name in file}
     if columns.classes is not None:
         _needs(file.path, columns.classes, arrays)
-    beside = _Beside(file.path, columns, arrays)
+    beside = _Beside(file.path, columns, arrays, labelled=labelled)
     labels, ids, splits = beside.labels(names), beside.ids(names), beside.splits()
     found = Vectors.of(file.path, values, labels, ids, arrays.get(names.classes), splits)
     check_shape(found.tokens_shape, "float32", 1)
@@ -304,13 +308,16 @@ class _Beside:
     columns: Columns
     arrays: Mapping[str, Any]
     there: Mapping[str, Any] | list[str] = field(default_factory=list)  # what else the file has
+    labelled: bool = True  # whether labels are looked for
 
     def labels(self, names: NamedColumns) -> Any:
-        """Labels [n].
+        """Labels [n]; None where they are not looked for.
 
         Raises:
             DataError: there are none.
         """
+        if not self.labelled:
+            return None
         found = self._found(names.labels, "labels")
         if found is None:
             raise DataError(

@@ -20,7 +20,7 @@ from taftcache.errors import check_counts
 from taftcache.names import scaling_of
 from taftcache.stages.extract.frozen import Collected, run_frozen
 from taftcache.stages.extract.growth.listing import ImageList
-from taftcache.stages.look.prediction import files_of, frozen_of, vectors_of
+from taftcache.stages.files.prediction import files_of, frozen_of, vectors_of
 from taftcache.stages.look.row_table import RowTable, Top
 from taftcache.stages.look.seen import private_notes
 from taftcache.stages.look.vectors import sample_vectors
@@ -95,7 +95,7 @@ def find(
         names = [name_of(picture, k) for k, picture in enumerate(images)]
         rows = _rows_of(store, images, consent) if images else np.empty((0, 1, 1))
     else:
-        parts = [(name(k), row) for name, given in vectors_of(store, images) for k, row in enumerate(given)]
+        parts = [(name(k), row) for name, given in vectors_of(store, images) for k, row in enumerate(given[:])]
         names, vectors = [name for name, _ in parts], np.array([row for _, row in parts])
         rows = (
             scaled(vectors.reshape(len(parts), 1, -1), scaling, names).astype(rows_dtype(dtype)) if parts else vectors

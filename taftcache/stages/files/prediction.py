@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ from taftcache.backbone.sources.folder import SUFFIXES, images_below, unread_not
 from taftcache.backbone.sources.npz import FAULTS, mapped
 from taftcache.backbone.sources.pictures import listed
 from taftcache.backbone.sources.rgb import Picture
+from taftcache.cache.columns import Columns
+from taftcache.cache.hdf5 import FeatureFile, StoredRows
 from taftcache.cache.opening import Place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
@@ -28,6 +30,7 @@ from taftcache.consent import Consent, check_weights_there, followed, recorded_r
 from taftcache.errors import (
     ArgumentError,
     DataError,
+    RecipeError,
     StoreError,
     UnreadableImage,
     check_counts,
@@ -43,6 +46,7 @@ from taftcache.names import counted, model_of, scaling_of
 from taftcache.recipe import Recipe
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.frozen import load_frozen, same_rows
+from taftcache.stages.files.vectors.opening import open_features
 from taftcache.stages.look.evaluation import few_rows_note, unshared_by
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import Scorer
@@ -108,6 +112,7 @@ def predict(
     device: str = "auto",
     consent: Consent | None = None,
     unreadable: Literal["stop", "skip"] = "stop",
+    columns: Columns | None = None,
     progress: Progress | bool | None = None,
 ) -> PredictReport:
     """Classify image files end to end: preprocessing, frozen layers, base and Δw.
@@ -115,25 +120,27 @@ def predict(
     Probabilities are softmax(logits / T). T is fitted to the first thousand held-out rows of the store, or was saved
     with the model; where neither is there, there are no probabilities.
 
-    A store of vectors classifies every row of an array or of .npy files [n, d], scaled as its own were. Class names are
-    texts, whatever the labels were; a prediction's ``index`` is a number. ``logits`` gives all logits.
+    A store of vectors classifies every row of an array or of files [n, d], scaled as its own were; labels in a file are
+    passed over, and ids name its rows. Class names are texts, whatever the labels were; a prediction's ``index`` is a
+    number. ``logits`` gives all logits.
 
     Args:
         store: an open store, a store's folder, or a folder with one model: from ``export_model``, or a student's.
         images: image files, folders of them (at any depth), PIL images or arrays of uint8 [h,w,3]; for a store of
-            vectors, numbers [n, d] (an array, a tensor or a table) or .npy files of them.
+            vectors, numbers [n, d] (an array, a tensor or a table) or files of them, as for ``import_``.
         model: which of the store's models ("models/exact", or "000" for the component of that shard); by default the
             store's default model (``model_of``).
         top: how many classes for each image.
         device: where the model runs.
         consent: weights instead of those that the store names, or permission to ask the model hub for them.
         unreadable: "stop" at an image that cannot be read, or "skip" it and name it in the report.
+        columns: the names of arrays or columns in files of vectors; or the file of their ids.
         progress: shows how far it is.
 
     Raises:
         DataError: a folder without images. UnreadableImage: an image that cannot be read, or none that can. StoreError:
         no such model, or a store without classes. RecipeError: another model, or weights, are named beside a folder
-        with one model.
+        with one model; or ``columns`` for images.
     """
     check_counts(top=top)
     if unreadable not in ("stop", "skip"):
@@ -145,11 +152,11 @@ def predict(
         if scaling is not None:
             (known, notes), left = _known(store, model, device, consent), dict[str, str]()
             temperature = None if known is None else known.temperature
-            each = (
-                (i, row) for ids, z in _of_vectors(store, images, model, scaling) for i, row in zip(ids, z, strict=True)
-            )
+            answers = _of_vectors(store, images, model, scaling, columns)
+            each = ((i, row) for ids, z in answers for i, row in zip(ids, z, strict=True))
             found = [Prediction.of(i, row, store.classes, top, temperature) for i, row in each]
         else:
+            _check_no_columns(store.path, columns)
             images, others = files_of(images)
             loaded = TangentModel.read(store, model, device, consent)
             known, notes = _known(store, model, device, consent)
@@ -174,9 +181,11 @@ def predict(
                 device=device,
                 consent=consent,
                 unreadable=unreadable,
+                columns=columns,
                 progress=progress,
             )
     origin = check_only(store, model, consent)
+    _check_no_columns(store, columns)
     images, notes = files_of(images)
     found, left = _classified(open_model(store, device=device), images, top, unreadable, progress)
     return PredictReport(
@@ -187,6 +196,15 @@ def predict(
         unreadable=left,
         notes=notes,
     )
+
+
+def _check_no_columns(store: Place, columns: Columns | None) -> None:
+    if columns is not None:
+        raise RecipeError(
+            f"{store} takes images, and names of columns of vectors mean nothing there",
+            got=str(columns),
+            do="leave them out: --vectors, --ids, or columns=…",
+        )
 
 
 def logits(
@@ -396,11 +414,13 @@ def _beside_held_out(known: Answers, predictions: list[Prediction]) -> list[Pred
     return found
 
 
-def vectors_of(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Callable[[int], str], NDArray[Any]]]:
+def vectors_of(
+    store: FeatureStore, given: Iterable[Picture], columns: Columns | None = None
+) -> Iterator[tuple[Callable[[int], str], NDArray[Any] | StoredRows]]:
     """For each array or file, a function that names its k-th row, and rows [n, d] like the store's; DataError for
     anything else.
 
-    Each file is mapped only when its turn comes.
+    Each file is opened only when its turn comes.
     """
     if getattr(given, "ndim", 0) > 1:
         yield "at index {}".format, _checked(store, "what was given", np.asarray(to_numpy("the vectors", given)))
@@ -408,23 +428,34 @@ def vectors_of(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[
     for file in listed(_but_no_shard(given)):
         if not isinstance(file, str | Path):
             raise DataError(
-                f"{store.path} was made from vectors, but what was given is neither an array [n, d] nor .npy files",
+                f"{store.path} was made from vectors, but what was given is neither an array [n, d] nor files",
                 got=f"a list with {type(file).__name__} {list(getattr(file, 'shape', []))}",
                 do='x[None] instead of one vector x [d]; ["new.npy"] for files',
             )
         file = local_path(file)
         if not file.is_file():
             raise DataError(f"no vectors at {file}: it is not a file", do="correct the path")
-        try:
-            rows = mapped(file)
-        except FAULTS as error:
-            raise DataError(
-                f"{file} cannot be read as vectors", got=str(error), do="write numbers [n, d] as .npy"
-            ) from error
-        yield partial("{}/{:08d}".format, file), _checked(store, str(file), rows)
+        numbered = partial("{}/{:08d}".format, file)
+        with ExitStack() as stack:
+            if file.suffix.lower() == ".npy" and columns is None:
+                yield numbered, _checked(store, str(file), _mapped(file))
+                continue
+            found = open_features(stack, file, columns or Columns(), None, labelled=False)
+            if isinstance(found, FeatureFile):
+                raise DataError(f"{file} is the export of a store, not a file of vectors", do="import it")
+            yield numbered if found.numbered else found.ids.__getitem__, _checked(store, str(file), found.values)
 
 
-def _checked(store: FeatureStore, what: str, rows: NDArray[Any]) -> NDArray[Any]:
+def _mapped(file: Path) -> NDArray[Any]:
+    try:
+        return mapped(file)
+    except FAULTS as error:
+        raise DataError(
+            f"{file} cannot be read as vectors", got=str(error), do="write numbers [n, d] as .npy"
+        ) from error
+
+
+def _checked(store: FeatureStore, what: str, rows: NDArray[Any] | StoredRows) -> NDArray[Any] | StoredRows:
     width = store.identity["cut"]["shape"][1]
     if rows.ndim != 2 or rows.shape[1] != width or not len(rows) or rows.dtype.kind not in "fiu":
         got = f"{rows.dtype} {list(rows.shape)}"
@@ -433,15 +464,15 @@ def _checked(store: FeatureStore, what: str, rows: NDArray[Any]) -> NDArray[Any]
 
 
 def _of_vectors(
-    store: FeatureStore, given: Iterable[Picture], model: str, scaling: str
+    store: FeatureStore, given: Iterable[Picture], model: str, scaling: str, columns: Columns | None = None
 ) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
     """The names of vectors [n, d] and their logits [b, K], a few rows at a time."""
     scorer: Scorer | None = None  # made only once the first input has proved to be vectors
-    for called, rows in vectors_of(store, given):
+    for called, rows in vectors_of(store, given, columns):
         scorer = scorer or Scorer(store)
         if model not in scorer.models:
             raise no_model(store, model)
         for at in range(0, len(rows), STEP_ROWS):
             ids = [called(k) for k in range(at, min(at + STEP_ROWS, len(rows)))]
-            z, changes = scorer.logits(scaled(rows[at : at + STEP_ROWS, None, :], scaling, ids), [model])
+            z, changes = scorer.logits(scaled(rows[at : at + STEP_ROWS][:, None, :], scaling, ids), [model])
             yield ids, z + changes[0]
