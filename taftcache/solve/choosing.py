@@ -19,7 +19,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.head.at_ridge import Unseen
-from taftcache.solve.head.choice import every_head, groups_left_out, head_of, is_closed
+from taftcache.solve.head.choice import every_head, groups_left_out, head_of, is_closed, rows_left_out
 from taftcache.solve.head.terms import flat
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import kernel_inverse_fits
@@ -173,11 +173,9 @@ def _ends(groups: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _left_out(problem: Problem, ridges: Sequence[float], groups: NDArray[np.uint64] | None) -> list[Unseen] | None:
-    """A head's errors on each row, by the head solved without it or without its group; None where memory forbids it."""
-    if groups is not None:
-        return groups_left_out(problem, ridges, groups)
-    every = every_head(problem, ridges[0])
-    return None if every is None else every.leave_one_out(ridges)
+    """A head's errors on each row, by the head solved without it or without its group; None where it is not known or
+    takes too long."""
+    return rows_left_out(problem, ridges) if groups is None else groups_left_out(problem, ridges, groups)
 
 
 def _validated(
