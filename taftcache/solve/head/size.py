@@ -174,8 +174,8 @@ class HeadSize:
         return float(self._decomposed + self._matrices * (turned + tried * each.sum()))
 
     def _by_own_rows(self, tried: int, groups: NDArray[np.int64], largest: int) -> float:
-        """inf if that is no way: all classes have the same D, rows are few, a class has more than numbers, or GROUP_BYTES
-        do not hold the classes' rows, each as many as the ``largest`` has, five times."""
+        """inf if that is no way: all classes have the same D, rows are few, a class has more than numbers, or
+        GROUP_BYTES do not hold the classes' rows, each as many as the ``largest`` has, five times."""
         n, K, m, g = self.numbers, self.classes, largest, groups.astype(np.float64)
         if not self.extra or self.by_rows or m > n or 5 * 8 * K * m * n > GROUP_BYTES:
             return inf
