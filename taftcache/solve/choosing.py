@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, log2
@@ -19,7 +19,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.head.at_ridge import Unseen
-from taftcache.solve.head.choice import every_head, groups_left_out, head_of, is_closed
+from taftcache.solve.head.choice import every_head, groups_left_out, head_of, is_closed, rows_left_out
 from taftcache.solve.head.terms import flat
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import kernel_inverse_fits
@@ -93,6 +93,7 @@ def choose_ridge(
     hashes: NDArray[np.uint64] | None = None,
     groups: NDArray[np.uint64] | None = None,
     folds: int = 1,
+    note: Callable[[str], object] = str,
 ) -> RidgeChoice:
     """The largest λ of a grid that does about as well as the best, in loss and accuracy on unseen rows (``_best``).
 
@@ -123,6 +124,7 @@ def choose_ridge(
         hashes: one of each row itself [N], if its cached values also depend on other rows.
         groups: a hash of the group of each row [N], where rows belong together; there is one fold then.
         folds: how many of the fifths validate, one after the other, with a run for each.
+        note: called with which part of the choice is in hand.
 
     Raises:
         SolveError: an empty grid.
@@ -144,19 +146,21 @@ def choose_ridge(
     if rows < 2 or (groups is not None and not len(_ends(groups))):
         return alone
     if head:
+        note(f"choosing λ: leaving each {'row' if groups is None else 'group'} out")
         exact = pose(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
         if (found := _left_out(exact, ridges, groups)) is not None:
             best, method = _best(found), "leave-one-out" if groups is None else "leave-one-group-out"
             return RidgeChoice(best, method, [*map(TriedRidge.of, found)], 2, _end_of(best, ridges))
     drawn = order_of(sources) if hashes is None else np.argsort(hashes, kind="stable")
     drawn = drawn[: rows if head and objective.loss.quadratic else MOST_ROWS]
+    note("choosing λ by validation")
     if groups is None:
-        return _validated(base, sources, objective, arithmetic, ridges, drawn, _validating(len(drawn)), folds)
+        return _validated(base, sources, objective, arithmetic, ridges, drawn, _validating(len(drawn)), folds, note)
     drawn = drawn[np.argsort(groups[drawn], kind="stable")]
     held = whole_groups(groups[drawn])
     if held == len(drawn):  # a group is so much larger than all others that only its rows were drawn
         return alone
-    choice = _validated(base, sources, objective, arithmetic, ridges, drawn, held, 1)
+    choice = _validated(base, sources, objective, arithmetic, ridges, drawn, held, 1, note)
     return replace(choice, method="validation on whole groups")
 
 
@@ -173,11 +177,9 @@ def _ends(groups: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _left_out(problem: Problem, ridges: Sequence[float], groups: NDArray[np.uint64] | None) -> list[Unseen] | None:
-    """A head's errors on each row, by the head solved without it or without its group; None where memory forbids it."""
-    if groups is not None:
-        return groups_left_out(problem, ridges, groups)
-    every = every_head(problem, ridges[0])
-    return None if every is None else every.leave_one_out(ridges)
+    """A head's errors on each row, by the head solved without it or without its group; None where it is not known or
+    takes too long."""
+    return rows_left_out(problem, ridges) if groups is None else groups_left_out(problem, ridges, groups)
 
 
 def _validated(
@@ -189,6 +191,7 @@ def _validated(
     drawn: NDArray[np.int64],
     held: int,
     folds: int,
+    note: Callable[[str], object],
 ) -> RidgeChoice:
     """The choice by the loss on the first ``held`` rows ``drawn``, averaged over at most ``folds`` such parts."""
     rows, some = sum(source.rows for source in sources), len(drawn)
@@ -204,6 +207,7 @@ def _validated(
             0,
             _joined([Unseen(at.ridge, *_tested(test, at.delta)) for (test, _), at in zip(trials, found, strict=True)]),
         )
+        note(f"choosing λ: {len(tried)} of {len(ridges)} validated")
         passes = sum(at.passes for at in found)
         losses = [each.loss for each in tried[: RISES + 1]]
         if found[0].more and len(losses) > RISES and losses == sorted(losses, reverse=True):

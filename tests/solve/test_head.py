@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
@@ -21,6 +22,7 @@ from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import HEAD_GRID, choose_ridge, ridge_path
 from taftcache.solve.head import moments as sums
 from taftcache.solve.head.by_moments import ByMoments
+from taftcache.solve.head.by_own_rows import PathByOwnRows
 from taftcache.solve.head.by_rows import ByRows
 from taftcache.solve.head.choice import every_head, groups_left_out, head_of, path_of
 from taftcache.solve.head.path import PathByMoments, PathByRows, correct
@@ -113,10 +115,20 @@ def test_a_head_in_the_space_of_its_rows_is_the_dense_solution(monkeypatch, rows
 @pytest.mark.parametrize("ridge", [1e-6, 1e-1])
 @pytest.mark.parametrize(
     of_cases,
-    [(12, 1.0, True), (12, 2.0, False), (D + 9, 1.0, False), (D + 9, 2.0, True), (299, 2.0, True), (299, 1.0, True)],
+    [
+        (12, 1.0, True),
+        (12, 2.0, False),
+        (D + 9, 1.0, False),
+        (D + 9, 2.0, True),
+        (299, 2.0, True),  # classes and groups of more rows than numbers
+        (299, 1.0, True),
+        (100, 0.3, True),  # classes of 16, 16 and 68
+    ],
 )
-def test_leaving_groups_out_is_solving_without_each(ridge, rows, alpha, weighted):
-    posed, groups = problem(rows, alpha, weighted), np.array([7, 1, 7, 4, 2])[np.arange(rows) % 5].astype(np.uint64)
+def test_leaving_groups_out_is_solving_without_each(monkeypatch, ridge, rows, alpha, weighted):
+    monkeypatch.setattr("taftcache.solve.head.by_own_rows.BYTES", 8 * 3 * 20 * 41)  # a group or two at once
+    posed = problem(rows, alpha, weighted, lopsided=rows == 100)
+    groups = np.array([7, 1, 7, 4, 2])[np.arange(rows) % 5].astype(np.uint64)
     omega = torch.ones(rows, dtype=torch.float64) if posed.weights is None else posed.weights.by_sample
     losses, right = torch.empty(rows, dtype=torch.float64), torch.empty(rows, dtype=torch.bool)
     all_rows = Seen(*map(torch.cat, zip(*seen(posed), strict=True)))
@@ -127,10 +139,74 @@ def test_leaving_groups_out_is_solving_without_each(ridge, rows, alpha, weighted
         z = all_rows.target + all_rows.away + all_rows.x @ W.T
         losses[own] = posed.loss.value(z, all_rows.labels)[own]
         right[own] = (z.argmax(1) == all_rows.labels)[own]
-    (found,) = groups_left_out(posed, [ridge], groups)
-    assert found.loss == pytest.approx((omega * losses).mean().item(), rel=1e-7)
-    assert torch.equal(found.right, right)
-    assert found.weight is None or torch.equal(found.weight, omega)
+    for by_own_rows in (False, True) if alpha != 1 and rows > D + 1 else (False,):
+        monkeypatch.setattr(HeadSize, "by_own_rows", lambda *_, by=by_own_rows: by)
+        (found,) = groups_left_out(posed, [ridge], groups)
+        assert found.loss == pytest.approx((omega * losses).mean().item(), rel=1e-7)
+        assert torch.equal(found.right, right)
+        assert found.weight is None or torch.equal(found.weight, omega)
+
+
+@pytest.mark.parametrize("by", ["rows", "groups", "own rows"])
+@pytest.mark.parametrize("rows", [400, 1000])
+def test_what_leaving_out_takes_is_counted_by_what_it_multiplies(monkeypatch, rows, by):
+    """A dry run counted decompositions alone: of 50,000 rows and 200 classes it said a fifth of what was measured."""
+    monkeypatch.setattr("taftcache.solve.head.size.BATCHED", 1)  # as if small matrices were as fast as large ones
+    monkeypatch.setattr("taftcache.solve.head.size.READ", 0)
+    monkeypatch.setattr("taftcache.solve.head.size.DECOMPOSED", 0)  # nor is a decomposition counted here
+    posed, ridges = problem(rows, 3.0, classes=rows // 40), [1e-3, 1e-2, 1e-1]
+    groups = np.arange(rows) // 20
+    size, sizes = HeadSize.of(posed), np.bincount(groups)
+    split = torch.arange(rows).split(sizes.tolist())
+    with FlopCounterMode(display=False) as counted:
+        if by == "rows":
+            found = size._rows_out(3)
+            path_of(posed).leave_one_out(ridges)
+        elif by == "groups":
+            found = size._groups_out(3, sizes)
+            path_of(posed).leave_groups_out(ridges, split)
+        else:
+            found = size._by_own_rows(3, sizes, 40)
+            PathByOwnRows(posed).leave_groups_out(ridges, split)
+    assert found == pytest.approx(counted.get_total_flops() / 2, rel=0.35)
+
+
+def test_leaving_out_is_not_done_where_it_is_far_dearer_than_a_validation(monkeypatch):
+    """What decides is a count of rows, numbers and classes: not how much memory is free, nor how fast a machine is."""
+    loss = RSL(alpha=200**0.5, kappa=15.0)
+    few, many = (HeadSize(loss, rows, 385, 200) for rows in (15_000, 50_000))
+    assert few.left_out(10) is not None is many.left_out(10)
+    for rows, numbers in ((1_000_000, 193), (50_000, 2_305)):  # CIFAR-10 as docs/results has it
+        assert HeadSize(RSL(alpha=10**0.5, kappa=15.0), rows, numbers, 10).left_out(10) is not None
+    assert HeadSize(RSL(), 10_000_000, 385, 200).left_out(10) is not None, "one matrix serves all classes"
+    some, more = (np.full(rows // 25, 25) for rows in (4_000, 24_000))
+    few, many = (HeadSize(loss, len(sizes) * 25, 385, 200) for sizes in (some, more))
+    assert few.left_out(10, some, 30) is not None is many.left_out(10, more, 160)
+    assert few.by_own_rows(10, some, 30)
+    assert not few.by_own_rows(10, some, 385), "a class of many rows would make all classes' places as many"
+    assert HeadSize(loss, 300, 385, 10).left_out(10, np.full(12, 25), 30) is not None
+    posed, groups = problem(200, 3.0), np.arange(200, dtype=np.uint64) // 20
+    said = {}
+    for least, times in ((2**39, 6), (0, 0)):
+        for name, value in (("ROWS_OUT", least), ("GROUPS_OUT", least), ("TIMES", times)):
+            monkeypatch.setattr(f"taftcache.solve.head.size.{name}", value)
+        for whose in (None, groups):
+            base, rows, objective = (
+                posed.operator.base,
+                posed.operator.sources,
+                Objective(loss=posed.loss, train="head"),
+            )
+            notes: list[str] = []
+            choice = choose_ridge(base, rows, objective, groups=whose, note=notes.append)
+            said[least > 0, whose is not None] = choice.method
+            assert notes[0] == f"choosing λ: leaving each {'row' if whose is None else 'group'} out"
+            assert notes[-1] == (notes[0] if least else "choosing λ: 10 of 10 validated")
+    assert said == {
+        (True, False): "leave-one-out",
+        (True, True): "leave-one-group-out",
+        (False, False): "validation",
+        (False, True): "validation on whole groups",
+    }
 
 
 @pytest.mark.parametrize("apart", [1e-1, 1e-3])

@@ -12,9 +12,13 @@ from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.head.at_ridge import EveryHead, Unseen
 from taftcache.solve.head.by_moments import ByMoments
+from taftcache.solve.head.by_own_rows import PathByOwnRows
 from taftcache.solve.head.by_rows import ByRows
 from taftcache.solve.head.path import PathByMoments, PathByRows
-from taftcache.solve.head.size import GROUP_BYTES, HeadSize
+from taftcache.solve.head.size import HeadSize
+from taftcache.tangent.rows import RowSource
+
+BLOCK = 4096  # rows whose labels are read at once
 
 
 def is_closed(problem: Problem) -> bool:
@@ -60,18 +64,32 @@ def every_head(problem: Problem, least: float) -> EveryHead | None:
     return path_of(problem)
 
 
-def groups_left_out(problem: Problem, ridges: Sequence[float], groups: NDArray[np.uint64]) -> list[Unseen] | None:
-    """The errors on every row of the head solved without the row's group, at every λ, with the same λN.
-
-    groups: a number for the group of each row [N]. None if there is no ``path_of``, or of many rows if memory has no
-    room for what is read of them and for the largest group.
-    """
-    size = HeadSize.of(problem)
-    _, counts = np.unique(groups, return_counts=True)
-    largest = 2 * counts.max() * size.numbers * (size.classes if size.extra else 1)
-    read = size.rows * (size.numbers + (4 + len(ridges)) * size.classes)
-    room = size.by_rows or 8 * (read + largest) <= GROUP_BYTES
-    if not (is_closed(problem) and size.decomposes and room):
+def rows_left_out(problem: Problem, ridges: Sequence[float]) -> list[Unseen] | None:
+    """The errors on every row of the head solved without it, at every λ, with the same λN. None if there is no
+    ``every_head``, or ``HeadSize.left_out`` says that this is not done."""
+    if not is_closed(problem) or HeadSize.of(problem).left_out(len(ridges)) is None:
         return None
-    order = torch.from_numpy(np.argsort(groups, kind="stable")).to(problem.operator.device)
-    return path_of(problem).leave_groups_out(ridges, order.split(counts.tolist()))
+    every = every_head(problem, ridges[0])
+    return None if every is None else every.leave_one_out(ridges)
+
+
+def groups_left_out(problem: Problem, ridges: Sequence[float], groups: NDArray[np.uint64]) -> list[Unseen] | None:
+    """As ``rows_left_out``, of the head solved without the row's group.
+
+    groups: a number for the group of each row [N].
+    """
+    if not is_closed(problem):
+        return None
+    size, (_, counts) = HeadSize.of(problem), np.unique(groups, return_counts=True)
+    asked = len(ridges), counts, largest_class(problem.operator.sources)
+    if size.left_out(*asked) is None:
+        return None
+    order = torch.from_numpy(np.argsort(groups, kind="stable")).to(problem.operator.device).split(counts.tolist())
+    path = PathByOwnRows(problem) if size.by_own_rows(*asked) else path_of(problem)
+    return path.leave_groups_out(ridges, order)
+
+
+def largest_class(sources: Sequence[RowSource]) -> int:
+    """How many rows the class with the most has; 0 if rows have values."""
+    labels = np.concatenate([block.labels for source in sources for block in source.blocks(BLOCK)])
+    return 0 if labels.dtype.kind == "f" else int(np.bincount(labels).max())

@@ -11,7 +11,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.head.at_ridge import Unseen
 from taftcache.solve.head.by_rows import ByRows
 from taftcache.solve.head.moments import head_moments, own_normals
-from taftcache.solve.head.terms import extended, seen
+from taftcache.solve.head.terms import Seen, extended, seen
 from taftcache.tangent.operator import TangentOperator
 
 NEARLY = 1e-12  # stands for 0 in 1 − h
@@ -33,7 +33,7 @@ class PathByRows:
         self._scale = shifts.rsqrt().T  # s [C,N]: C is 1 for all classes, or K
         products = of.products.repeat(len(self._scale), 1, 1) if of.own else of.products[None]
         products.mul_(self._scale[:, :, None]).mul_(self._scale[:, None])
-        self._values, self._vectors = _decomposed(products.mT)  # with strides [n²,1,n], or eigh would copy it
+        self._values, self._vectors = decomposed(products.mT)  # with strides [n²,1,n], or eigh would copy it
         self._right = _turn(of.sought.T * self._scale, self._vectors)
 
     def weights(self, ridge: float) -> Tensor:
@@ -95,7 +95,7 @@ class PathByMoments:
         normal = moments.normal.mT[None].mT  # with strides [n²,1,n], or eigh would copy it
         if not moments.shared:
             normal = own_normals(problem, range(problem.operator.classes), moments.normal)
-        self._values, self._vectors = _decomposed(normal)  # [C,n] and [C,n,n]: C is 1 for all classes, or K
+        self._values, self._vectors = decomposed(normal)  # [C,n] and [C,n,n]: C is 1 for all classes, or K
         self._right = _turn(moments.right, self._vectors)
 
     def weights(self, ridge: float) -> Tensor:
@@ -123,28 +123,23 @@ class PathByMoments:
         """As ``leave_one_out``, by the head solved without the row's group g: r_g is divided by I − H_gg, with H_gg =
         X_g(Σ + λI)⁻¹X_gᵀ times ωD/N, or if a group has more rows than numbers by Woodbury's identity, with Σ − Σ_g. In
         one pass, whose rows stay in memory."""
-        parts = zip(*seen(self._problem), strict=True)
-        x, labels, curvature, weight, target, away = (torch.cat(part) for part in parts)
-        changes = [x @ self.weights(ridge).T + away for ridge in ridges]  # [N,K] each
-        for rows in groups:
-            turned = x[rows] @ self._vectors  # [C,m,n]
-            own = turned * weight[rows, : len(turned)].T[:, :, None]
+        rows = Seen(*map(torch.cat, zip(*seen(self._problem), strict=True)))
+        changes = [rows.x @ self.weights(ridge).T + rows.away for ridge in ridges]  # [N,K] each
+        for places in groups:
+            turned = rows.x[places] @ self._vectors  # [C,m,n]
+            own = turned * rows.weight[places, : len(turned)].T[:, :, None]
             for ridge, change in zip(ridges, changes, strict=True):
-                values, r = self._values + ridge, change[rows].T
-                if len(rows) <= len(values.T):
+                values, r = self._values + ridge, change[places].T
+                if len(places) <= len(values.T):
                     left = -(turned / values[:, None]) @ own.mT
                     left.diagonal(dim1=1, dim2=2).add_(1 + NEARLY)
-                    change[rows] = _solved(left, r).T
+                    change[places] = _solved(left, r).T
                 else:
                     slope = _turn(r, own)
-                    change[rows] = (r + _turn(_solved(torch.diag_embed(values) - own.mT @ turned, slope), turned.mT)).T
-        omega, found = self._problem.weights, []
-        weights = None if omega is None else omega.at(labels, 0, target)[:, 0]
-        for ridge, change in zip(ridges, changes, strict=True):
-            loss = 0.5 * (curvature * change.square()).sum(1) * (1 if weights is None else weights)
-            right = None if labels.is_floating_point() else (change.add_(target).argmax(1) == labels).cpu()
-            found.append(Unseen(ridge, loss.mean().item(), right, None if weights is None else weights.cpu()))
-        return found
+                    change[places] = (
+                        r + _turn(_solved(torch.diag_embed(values) - own.mT @ turned, slope), turned.mT)
+                    ).T
+        return unseen_rows(self._problem, rows, ridges, changes)
 
     def _left_out(self, ridges: Sequence[float]) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Labels [b], D [b,K], by how much predictions made without the row are off [b,L,K], and targets [b,K]."""
@@ -158,6 +153,18 @@ class PathByMoments:
             yield labels, curvature, change.add_(away[:, None]).mul_(held), target
 
 
+def unseen_rows(problem: Problem, rows: Seen, ridges: Sequence[float], changes: Sequence[Tensor]) -> list[Unseen]:
+    """The errors at each λ of predictions that are off by ``changes`` [N,K] each, which are written over."""
+    omega, found = problem.weights, []
+    weights = None if omega is None else omega.at(rows.labels, 0, rows.target)[:, 0]
+    for ridge, change in zip(ridges, changes, strict=True):
+        loss = 0.5 * (rows.curvature * change.square()).sum(1) * (1 if weights is None else weights)
+        values = rows.labels.is_floating_point()
+        right = None if values else (change.add_(rows.target).argmax(1) == rows.labels).cpu()
+        found.append(Unseen(ridge, loss.mean().item(), right, None if weights is None else weights.cpu()))
+    return found
+
+
 def correct(problem: Problem, heads: Tensor, operator: TangentOperator) -> Tensor:
     """How many of an operator's rows each W of ``heads`` [L,K,d+1] gives their own class [L], in one pass over them."""
     L, W = len(heads), heads.flatten(0, 1).T  # [d+1,L·K]
@@ -169,7 +176,7 @@ def correct(problem: Problem, heads: Tensor, operator: TangentOperator) -> Tenso
     return count
 
 
-def _decomposed(matrices: Tensor) -> tuple[Tensor, Tensor]:
+def decomposed(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues [C,n], none below 0, and eigenvectors [C,n,n] in the memory of the ``matrices``."""
     values, vectors = torch.linalg.eigh(matrices, out=(matrices.new_empty(matrices.shape[:2]), matrices))
     return values.clamp_min_(0), vectors

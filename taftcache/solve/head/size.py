@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from math import inf
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from taftcache.objective.loss import Loss
@@ -18,6 +21,12 @@ GROUP_BYTES = 512 << 20
 # Blocks of rows in float64 that are in memory beside the matrices at most, with what the allocator keeps of freed ones:
 # measured at 600 to 6,000 rows of 3,500 to 50,000 numbers, for a given λ and with a choice of λ before.
 BLOCKS, BLOCKS_TO_CHOOSE = 14, 24
+# A decomposition of [n,n] takes as long as so many Cholesky factors, a product in one of many small matrices as so many
+# in a large one, and a number that is read and written on the way to them as so many products: measured.
+DECOMPOSED, BATCHED, READ = 30, 4, 100
+# Products that leaving each row or each group out may take, whatever a decomposition takes: half a minute, or some
+# seconds. Above, it may take so many times what a validation takes.
+ROWS_OUT, GROUPS_OUT, TIMES = 2**39, 2**37, 6
 FEW = 3  # times the rows of a class: if a row has as many numbers, one solve is cheaper from what they change
 
 
@@ -118,15 +127,74 @@ class HeadSize:
         columns = min(self.own_columns, max(n, GROUP_BYTES // (8 * n)))
         return 8 * n * (2 * n + columns) + 24 * self.rows * asked
 
-    def products(self, tried: int) -> float:
+    def products(self, tried: int, choice: float | None = None) -> float:
         """About how many products of two float64 numbers ``solve_head`` takes besides its passes, with a choice among
-        ``tried`` λ before it: sums over the rows, and for each λ factors [n,n]; a decomposition takes as long as 30."""
-        n, most, own = self.side, max(self.rows, self.numbers), self.classes if self.extra else 1
-        sums, factor = n * n * most / 2, n**3 / 6
+        ``tried`` λ before it, which takes ``choice`` (by default that of a validation): sums over the rows, and for
+        each λ factors [n,n]."""
+        n, most, own = self.side, max(self.rows, self.numbers), self._matrices
+        sums, factor = self._sums, n**3 / 6
         each = 3 * factor if self.by_rows else min(own * factor, factor + n * n * self.rows / 2)
-        decomposed = own == 1 or (not self.by_rows and self.decomposes)
-        choice = sums + (30 * own * factor if decomposed else tried * each) if tried else 0.0
-        return sums + each + 3 * n * most * self.classes * (1 + tried) + choice
+        if choice is None:
+            decomposed = own == 1 or (not self.by_rows and self.decomposes)
+            choice = self._decomposed if decomposed else sums + tried * each
+        return sums + each + 3 * n * most * self.classes * (1 + tried) + (choice if tried else 0.0)
+
+    def left_out(self, tried: int, groups: NDArray[np.int64] | None = None, largest: int = 0) -> float | None:
+        """About how many products leaving each row out takes for so many λ, or each of ``groups`` of so many rows,
+        ``largest`` rows in one class. None if it is not done: if there is no room for all decompositions or, of groups
+        of many rows, in GROUP_BYTES for what is read and for the largest; or if many rows make it far dearer than a
+        validation. By rows, numbers and classes alone, so λ does not depend on the machine."""
+        if not self.decomposes:
+            return None
+        if groups is None:
+            found, least = self._rows_out(tried), ROWS_OUT
+        else:
+            found, least = min(self._groups_out(tried, groups), self._by_own_rows(tried, groups, largest)), GROUPS_OUT
+            at_once = 2 * int(groups.max()) * self.numbers * self._matrices
+            read = self.rows * (2 * self.numbers + (4 + tried) * self.classes)
+            if not self.by_rows and 8 * (read + at_once) > GROUP_BYTES:
+                return None
+        return found if self.by_rows or found <= max(least, TIMES * self._decomposed) else None
+
+    def by_own_rows(self, tried: int, groups: NDArray[np.int64], largest: int) -> bool:
+        """Whether groups are left out by what classes' own rows change in one matrix (``PathByOwnRows``), and not by a
+        decomposition of each class's."""
+        return self._by_own_rows(tried, groups, largest) < self._groups_out(tried, groups)
+
+    def _rows_out(self, tried: int) -> float:
+        n = self.side
+        if self.by_rows and self.extra:  # by a factor for each λ
+            return self._sums + tried * n * n * (n / 2 + 2 * self.classes)
+        return self._decomposed + self._matrices * self.rows * n * ((0 if self.by_rows else n) + 2 * tried)
+
+    def _groups_out(self, tried: int, groups: NDArray[np.int64]) -> float:
+        n, g = self.side, groups.astype(np.float64)
+        each = np.where(g <= n, g * n * (BATCHED * g + READ) + BATCHED * g**3 / 3, n * n * (g + BATCHED * n))
+        turned = 0 if self.by_rows else self.rows * n * n
+        return float(self._decomposed + self._matrices * (turned + tried * each.sum()))
+
+    def _by_own_rows(self, tried: int, groups: NDArray[np.int64], largest: int) -> float:
+        """inf if that is no way: all classes have the same D, rows are few, a class has more than numbers, or
+        GROUP_BYTES do not hold the classes' rows, each as many as the ``largest`` has, five times."""
+        n, K, m, g = self.numbers, self.classes, largest, groups.astype(np.float64)
+        if not self.extra or self.by_rows or m > n or 5 * 8 * K * m * n > GROUP_BYTES:
+            return inf
+        each = g * (BATCHED * (g * m + g * g / 3) + 3 * READ * (m + g))
+        own = self.rows * m * n + m * m * n + m**3
+        return float(self._sums + DECOMPOSED * n**3 / 6 + tried * K * (each.sum() + own))
+
+    @property
+    def _matrices(self) -> int:
+        return self.classes if self.extra else 1
+
+    @property
+    def _sums(self) -> float:
+        return self.side**2 * max(self.rows, self.numbers) / 2
+
+    @property
+    def _decomposed(self) -> float:
+        """Products of all matrices' sums and decompositions."""
+        return self._sums + DECOMPOSED * self._matrices * self.side**3 / 6
 
 
 def grouped(columns: Mapping[int, int], n: int) -> list[list[int]]:

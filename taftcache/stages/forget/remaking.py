@@ -81,7 +81,8 @@ def remake(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard], prog
     settings = rows.settings
     made: dict[str, Component] = {}
     names = [*plan.solve, *({HEAD} & set(plan.renewed))]
-    for name, label in zip(names, numbered(names), strict=True):
+    labels = numbered([*names, *({EXACT} & set(plan.renewed))])
+    for name, label in zip(names, labels, strict=False):
         own = [shard for shard in rows.shards if name in (HEAD, component_of(shard.name))]
         made[name] = solve_component(settings, own, "head" if name == HEAD else settings.train, progress, label=label)
     if not {MEAN, WEIGHTED, EXACT} & set(plan.renewed):
@@ -90,16 +91,18 @@ def remake(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard], prog
     made |= sums.made
     if EXACT not in plan.renewed:
         return Remade(components=made)
-    warm = _warm(rows, plan, progress)
+    warm = _warm(rows, plan, progress, labels[-1])
     if warm is not None and warm.component is not None:
         made[EXACT] = _described(warm.component, rows, sums, warm.passes)
         return Remade(components=made, old_exact=warm.old)
     if warm is None:
-        made[EXACT] = solve_exact(settings, rows.shards, sums.mean, sums.digests, progress)
+        made[EXACT] = solve_exact(settings, rows.shards, sums.mean, sums.digests, progress, label=labels[-1])
         return Remade(components=made)
     # Whatever the recipe's tolerance is, the request was for a certificate that decides.
     goal = settings.goal if settings.goal.decisive else replace(settings.goal, until_decisive=True)
-    made[EXACT] = solve_exact(settings, rows.shards, sums.mean, sums.digests, progress, choice=warm.choice, goal=goal)
+    made[EXACT] = solve_exact(
+        settings, rows.shards, sums.mean, sums.digests, progress, choice=warm.choice, goal=goal, label=labels[-1]
+    )
     return Remade(components=made, notes=[f"{EXACT} was solved cold: {warm.failure}"])
 
 
@@ -148,7 +151,7 @@ def _compose(rows: _Remaining, plan: ForgetPlan, made: Mapping[str, Component]) 
     return _Sums(made=sums, mean=mean, digests=digests)
 
 
-def _warm(rows: _Remaining, plan: ForgetPlan, progress: Progress) -> Warm | None:
+def _warm(rows: _Remaining, plan: ForgetPlan, progress: Progress, label: str) -> Warm | None:
     """The exact model, solved again starting from where it is; None if the request does not start there."""
     store, request = rows.store, plan.request
     if plan.mode != "resolve" or request.classes:
@@ -158,7 +161,7 @@ def _warm(rows: _Remaining, plan: ForgetPlan, progress: Progress) -> Warm | None
         return Warm(passes=0, failure=f"it was {OTHERWISE_MADE}")
     gone = set(request.samples)
     stays = np.array([i not in gone for shard in store.shards for i in shard.sample_ids])
-    return resolve_warm(rows.settings, store.shards, rows.shards, stays, old, progress)
+    return resolve_warm(rows.settings, store.shards, rows.shards, stays, old, progress, label)
 
 
 def _described(exact: Component, rows: _Remaining, sums: _Sums, passes: int) -> Component:

@@ -86,6 +86,7 @@ def resolve_warm(
     stays: NDArray[np.bool_],
     old: Component,
     progress: Progress,
+    label: str = EXACT,
 ) -> Warm:
     """Minimise over ``shards`` from the exact model of ``before`` until the certificate is decisive.
 
@@ -93,7 +94,7 @@ def resolve_warm(
     old model's certificate counts, too: if it is the looser one, it is tightened on the old rows, which are still
     there. With dual vectors at hand the solve goes on from them; else from Δw, and then it gives up after about twice
     the passes of a cold solve. If λ is chosen from the rows, it is chosen anew once; another λ is another problem,
-    for which the old model is no place to start.
+    for which the old model is no place to start. ``label`` is that of ``solve_component``.
     """
     choice = choice_of(settings, shards, settings.train)
     if choice is not None:
@@ -102,9 +103,9 @@ def resolve_warm(
         settings = settings.at(ridge=choice.ridge)
     usable = old.dual is not None and old.dual.shape == (len(stays), settings.base.config.classes)
     if usable and all(settings.starts_at_zero(rows, settings.train) for rows in (before, shards)):
-        warm = _from_dual(settings, before, shards, stays, old, progress)
+        warm = _from_dual(settings, before, shards, stays, old, progress, label)
     else:
-        warm = _from_value(settings, before, shards, old, progress)
+        warm = _from_value(settings, before, shards, old, progress, label)
     if warm.component is not None:
         # the rounds had tolerances of their own, perhaps finer than float64 resolves: judge by the recipe's
         proven = recorded_certificate(warm.component.record.certified)
@@ -122,6 +123,7 @@ def _from_dual(
     stays: NDArray[np.bool_],
     old: Component,
     progress: Progress,
+    label: str,
 ) -> Warm:
     """Solve in the space of the rows, starting from the dual vectors of those that stay."""
     everyone = torch.ones(len(stays), dtype=torch.bool)
@@ -135,7 +137,7 @@ def _from_dual(
             keep_dual=True,
             goal=replace(settings.goal, max_passes=max(1, left - passes), decisive=False, until_decisive=False),
         )
-        solved = solve_component(settings, rows, settings.train, progress, label=EXACT, options=options)
+        solved = solve_component(settings, rows, settings.train, progress, label=label, options=options)
         passes += solved.record.passes
         return solved
 
@@ -170,6 +172,7 @@ def _from_value(
     shards: Sequence[Shard],
     old: Component,
     progress: Progress,
+    label: str,
 ) -> Warm:
     """Solve starting from Δw, with finer and finer goals until the certificate is decisive."""
     taken, reached = max(AGAIN, old.record.passes), old.record.certified.relative_gradient
@@ -180,7 +183,7 @@ def _from_value(
     passes = 0
     new = old
     for _ in range(WARM_ROUNDS):
-        new = _solve(settings, shards, new, tolerance, left - passes, progress)
+        new = _solve(settings, shards, new, tolerance, left - passes, progress, label)
         passes += new.record.passes
         figures = certificate_of(new, old)
         if figures.decisive:
@@ -195,7 +198,9 @@ def _from_value(
         digits = log(tolerance_for(new, goal)) / log(max(FINEST, min(0.5, reached)))
         left = max(left, round(2 * taken * digits))
         if bounds[0] > max(known, rough) and left - passes >= LEAST_PASSES:
-            old = _solve(settings, before, old, tolerance_for(old, max(0.9 * known, rough)), left - passes, progress)
+            old = _solve(
+                settings, before, old, tolerance_for(old, max(0.9 * known, rough)), left - passes, progress, label
+            )
             passes += old.record.passes
         if left - passes < LEAST_PASSES or not (new.record.converged and old.record.converged):
             break
@@ -210,8 +215,9 @@ def _solve(
     tolerance: float,
     max_passes: int,
     progress: Progress,
+    label: str,
 ) -> Component:
     goal = replace(settings.goal, tolerance=tolerance, max_passes=max_passes, decisive=False, until_decisive=False)
     from_zero = settings.starts_at_zero(shards, settings.train)  # which takes fewer passes than from Δw
     options = SolveOptions(start=None if from_zero else start.delta, goal=goal)
-    return solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
+    return solve_component(settings, shards, settings.train, progress, label=label, options=options)

@@ -123,15 +123,17 @@ def solve_exact(
     operator: Callable[..., TangentOperator] | None = None,
     choice: RidgeChoice | None = None,
     goal: Goal | None = None,
+    label: str = EXACT,
 ) -> Component:
     """The optimum over all rows, from the mean of the components or, as where there are none, from zero: it depends on
     rows and settings only.
 
     ``choice``: how λ was chosen from these rows, if it already was. ``goal``: of the solve, by default the settings'.
+    ``label``: that of ``solve_component``.
     """
     start = mean.delta if mean is not None and settings.takes_start(shards, settings.train) else None
     options = SolveOptions(start=start, keep_dual=True, operator=operator or TangentOperator, choice=choice, goal=goal)
-    exact = solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
+    exact = solve_component(settings, shards, settings.train, progress, label=label, options=options)
     describe_exact(exact, settings, shards, mean, digests, start="zero" if start is None else MEAN)
     return exact
 

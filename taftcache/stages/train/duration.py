@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from taftcache.cache.read.shard import Shard
@@ -16,6 +17,7 @@ from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import HEAD, is_component, shard_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
+from taftcache.solve.head.choice import largest_class
 from taftcache.solve.head.size import HeadSize
 from taftcache.solve.methods.head import CLOSED_FORM
 from taftcache.solve.pair import pose
@@ -71,8 +73,9 @@ def expected_seconds(
         cost = cache(partial(_row_cost, settings, tuple(store.shards)))
         numbers, classes = settings.base.config.width + 1, len(store.classes)
 
-        def products(rows: int, tried: int) -> float:
-            return HeadSize(settings.loss, rows, numbers, classes).products(tried)
+        def products(shards: Sequence[Shard], rows: int, tried: int) -> float:
+            size = HeadSize(settings.loss, rows, numbers, classes)
+            return size.products(tried, _left_out(settings, shards, size, tried) if tried else None)
 
         for name, meta in metas.items():
             mode: Train = "head" if name == HEAD else settings.train
@@ -80,11 +83,22 @@ def expected_seconds(
                 continue
             shards = [store.shard(shard_of(name))] if is_component(name) else store.shards
             rows = sum(shard.rows - leaving.get(shard.name, 0) for shard in shards)
-            seconds[name] = cost(name == HEAD).of_solve(meta, rows, settings.arithmetic.memory, products)
+            seconds[name] = cost(name == HEAD).of_solve(
+                meta, rows, settings.arithmetic.memory, partial(products, shards)
+            )
     except TaftcacheError as error:  # forgetting would report it, too
         return {}, [f"how long it would take is not known: {error.fault}"]
     unknown = [name for name in metas if name not in seconds]
     return seconds, [f"how long {', '.join(unknown)} would take is not known"] if unknown else []
+
+
+def _left_out(settings: Settings, shards: Sequence[Shard], size: HeadSize, tried: int) -> float | None:
+    """Products of leaving rows, or their groups, out for so many λ; None if a part of the rows validates."""
+    groups = settings.groups(shards)
+    if groups is None:
+        return size.left_out(tried)
+    _, counts = np.unique(groups, return_counts=True)
+    return size.left_out(tried, counts, largest_class(shards))
 
 
 def _row_cost(settings: Settings, shards: Sequence[Shard], head: bool) -> _RowCost:

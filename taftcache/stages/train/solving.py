@@ -134,7 +134,7 @@ def solve_component(
     objective, arithmetic = settings.objective(sources, mode), settings.arithmetic_beside(needed)
     with progress.task(f"solve {label.partition('/')[2]}", None) as task:
         curve = _Curve(task)
-        if choice := options.choice or choice_of(settings, sources, mode, beside=needed):
+        if choice := options.choice or choice_of(settings, sources, mode, beside=needed, note=task.note):
             objective = replace(objective, ridge=choice.ridge)
             task.note(str(choice))
         arithmetic = replace(arithmetic, operator=options.operator)
@@ -151,14 +151,18 @@ def solve_component(
     return Component(settings.base.digest, settings.base.trained(mode), delta, meta, dual)
 
 
-def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train, *, beside: int = 0) -> RidgeChoice | None:
-    """λ as the rows of ``sources`` choose it, None where the settings name it; ``beside``: bytes that this needs beside
-    the rows that it keeps."""
+def choice_of(
+    settings: Settings, sources: Sequence[Shard], mode: Train, *, beside: int = 0, note: Callable[[str], object] = str
+) -> RidgeChoice | None:
+    """λ as the rows of ``sources`` choose it, None where the settings name it.
+
+    beside: bytes that this needs beside the rows that it keeps. note: see ``choose_ridge``.
+    """
     if not settings.chooses_ridge:
         return None
     objective, groups = settings.objective(sources, mode), settings.groups(sources)
     arithmetic = settings.arithmetic_beside(beside)
-    return choose_ridge(settings.base, sources, objective, arithmetic=arithmetic, groups=groups)
+    return choose_ridge(settings.base, sources, objective, arithmetic=arithmetic, groups=groups, note=note)
 
 
 def record_of(choice: RidgeChoice | None) -> dict[str, Any]:
