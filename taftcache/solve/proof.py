@@ -231,9 +231,10 @@ def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor)
     ∇F(0) + H Δw, which rounds differently. The other measures the terms that cancel in it
     (``Problem.gradients_under_signs``). The allowance is eight times the difference in the first and 32 units in the
     last place of the second. Any other F has no second way: ``problem`` is then one that ``Problem.at`` returned, for
-    the first pass, because its terms are taken at those logits, and the allowance is larger (`_added_up`). If there are few terms, several draws of the signs are taken,
-    because one draw may cancel them: two equal rows of different classes were certified to 10⁻²⁰ where the error was
-    6·10⁻¹⁷, and two columns of 10⁵ that differ by 1 to a seven-hundredth of the error.
+    the first pass, because its terms are taken at those logits, and the allowance is larger (`_added_up`). If there are
+    few terms, several draws of the signs are taken, because one draw may cancel them: two equal rows of different
+    classes were certified to 10⁻²⁰ where the error was 6·10⁻¹⁷, and two columns of 10⁵ that differ by 1 to a
+    seven-hundredth of the error.
     """
     operator = problem.operator
     few = operator.rows * operator.classes <= FEW_TERMS or operator.layout.size <= FEW_TERMS * operator.classes
