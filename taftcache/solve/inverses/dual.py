@@ -46,6 +46,16 @@ def kernel_inverse_fits(problem: Problem, parts: int = 1) -> bool:
     return rows <= LARGEST_WRITTEN and rows * operator.layout.size * 8 <= parts * LARGEST_FACTORS
 
 
+def writing_cost(rows: int, classes: int, parameters: int) -> tuple[float, float]:
+    """About how many passes, and how many multiplications in a product of matrices, ``kernel`` takes for gradients that
+    are written out; zeros if they are too many."""
+    logits, numbers = rows * classes, rows * classes * parameters
+    if logits > LARGEST_WRITTEN or 8 * numbers > PARTS * LARGEST_FACTORS:
+        return 0.0, 0.0
+    parts = max(1, -(-8 * numbers // LARGEST_FACTORS))
+    return classes * (parts + 1) / 4, logits * numbers * (1 if parts == 1 else (parts + 1) / (2 * parts))
+
+
 class DualInverse:
     """H⁻¹ of a problem, exact up to float64 rounding; ``apply`` costs two passes.
 

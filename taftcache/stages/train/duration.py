@@ -17,6 +17,8 @@ from taftcache.names import HEAD, is_component, shard_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.head.size import HeadSize
+from taftcache.solve.inverses.dual import writing_cost
+from taftcache.solve.methods.conjugate import BY_PARAMETERS
 from taftcache.solve.methods.head import CLOSED_FORM
 from taftcache.solve.pair import pose
 from taftcache.stages.train.record import settings_of
@@ -32,6 +34,7 @@ class _RowCost(NamedTuple):
     """Seconds that a row takes in a pass: one that prepares it, one that finds it prepared in memory, one in float64.
 
     nbytes: size of the prepared row. product: seconds of one multiplication within a product of float64 matrices.
+    classes: K. written: numbers in a gradient that an exact kernel would have to write out, 0 if it would not.
     """
 
     first: float
@@ -39,6 +42,8 @@ class _RowCost(NamedTuple):
     exact: float
     nbytes: float
     product: float
+    classes: int
+    written: int
 
     def of_solve(self, meta: ComponentMeta, rows: int, memory: int, products: Callable[[int, int], float]) -> float:
         """Seconds of a solve over ``rows`` rows that takes as many passes as the solve described by ``meta``; a closed
@@ -50,6 +55,9 @@ class _RowCost(NamedTuple):
         seconds = rows * (self.first + (chosen + meta.passes) * each + meta.stats.proof_passes * self.exact)
         if meta.stats.solver == CLOSED_FORM:
             seconds += self.product * products(rows, len(choice_of.get("curve", ())))
+        if meta.stats.solver == BY_PARAMETERS and self.written:
+            passes, multiplied = writing_cost(rows, self.classes, self.written)
+            seconds += passes * rows * self.exact + multiplied * self.product
         return seconds
 
 
@@ -102,7 +110,9 @@ def _row_cost(settings: Settings, shards: Sequence[Shard], head: bool) -> _RowCo
     nbytes = sum(t.numel() * t.element_size() for state, _ in inner.operator.blocks() for t in tail.tensors(state))
     square = torch.ones(SIDE, SIDE, dtype=torch.float64, device=how.device)
     product = min(_seconds_of(lambda: (square @ square)[0, 0].item()) for _ in range(2)) / SIDE**3
-    return _RowCost(first, again, wide, nbytes / rows, product)
+    operator = exact.operator
+    written = 0 if tail.rank_one else operator.layout.size
+    return _RowCost(first, again, wide, nbytes / rows, product, operator.classes, written)
 
 
 def _timed(problem: Problem) -> float:
