@@ -201,13 +201,15 @@ class TrainedOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     classes: names, in the order of the head's columns. features: those of the store's identity, flat, and the arguments
     of its architecture (``stages/train/trained_on.py``). objective: loss, α and κ. class_rows: how many rows each class
-    has, in that order; never of a private component. unchecked: in a store that imported it, what its file did not say.
+    has, in that order; never of a private component. tangent: what beside the features and classes decides the base
+    point. unchecked: in a store that imported it, what its file did not say.
     """
 
     classes: list[str] | None = None
     features: dict[str, Any] | None = None
     objective: Annotated[dict[_Short, float | _Short], msgspec.Meta(max_length=3)] | None = None
     class_rows: list[int] | None = None
+    tangent: Annotated[dict[_Short, bool | int | _Short], msgspec.Meta(max_length=8)] | None = None
     unchecked: list[str] = []
 
     @classmethod

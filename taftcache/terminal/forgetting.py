@@ -137,8 +137,8 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         passes = ", ".join(f"{name} {n}{f' {RESOLVED}' if name == warm else ''}" for name, n in known)
         lines.append(f"passes, about: {passes or 'none'}; {readable_size(report.bytes)} rewritten; nothing was changed")
         if times := report.expected_seconds:
-            most, least = sum(times.values()), sum(t / 3 if name == warm else t for name, t in times.items())
-            span = [readable_time(least), readable_time(most)] if warm in times else [readable_time(most)]
+            upper, lower = sum(times.values()), sum(t / 3 if name == warm else t for name, t in times.items())
+            span = [readable_time(lower), readable_time(upper)] if warm in times else [readable_time(upper)]
             lines.append(f"an estimate: about {' to '.join(dict.fromkeys(span))} to solve them on this machine")
     lines += [proof_text(name, c) for name, c in report.certificates.items()]
     if report.held_out is not None:
