@@ -107,7 +107,8 @@ class Reduction:
 
     def describe(self) -> str:
         """One line for the user, before anything is run."""
-        t, d = self.tokens_shape
-        return f"{self.rows} of each sample, {t} x {d}: {self.bytes_per_sample:,} bytes; {self.config.path} tangent" + (
-            f" ({self.config.why})" if self.config.why else ""
-        )
+        maps = self.rows == "tokens" and len(self.shape) == 3  # which a store keeps as rows
+        what, shape = ("maps", self.shape) if maps else (self.rows, self.tokens_shape)
+        kept = f"{what} of each sample, {' x '.join(map(str, shape))}: {self.bytes_per_sample:,} bytes"
+        at = f", cut before {self.cut.start}" if self.cut.start else ""
+        return f"{kept}; {self.config.path} tangent{at}" + (f" ({self.config.why})" if self.config.why else "")

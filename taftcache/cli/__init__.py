@@ -47,6 +47,7 @@ from taftcache.terminal.console import OUT, ShownRecord, Unwritten, complain, no
 UsageError: Any = typer.BadParameter.__base__
 UNWRITTEN = StoreWriteError.exit_code
 AGAIN = 2  # how often a command starts again if another process has committed meanwhile
+READING = frozenset(("evaluate", "predict", "inspect", "find", "report", "influence", "receipts"))  # commit nothing
 EXHAUSTED = "memory ran out; what was committed is kept, and the same command resumes from there"
 NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory|failed to map segment")  # of torch and the loader
 LESS = "end other programs; --set solver.memory=0B needs less to train, --set extract.workers=1 to decode images"
@@ -188,8 +189,9 @@ def _answer(words: Sequence[str]) -> NoReturn:
     except typer.Exit as end:
         sys.exit(end.exit_code)
     except KeyboardInterrupt:
-        complain(f"taftcache: {INTERRUPTED}")
-        _report(words, "KeyboardInterrupt", INTERRUPTED, INTERRUPTED_CODE)
+        said = INTERRUPTED if READING.isdisjoint(words[:1]) else "interrupted"
+        complain(f"taftcache: {said}")
+        _report(words, "KeyboardInterrupt", said, INTERRUPTED_CODE)
         sys.exit(INTERRUPTED_CODE)
     except UsageError as error:
         _refuse(words, error)

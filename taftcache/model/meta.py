@@ -52,10 +52,11 @@ class CertificateRecord(msgspec.Struct, frozen=True, kw_only=True):
     constrained: on a ball, where ∇F does not vanish, a bound on F(Δw) − F*. distance_bound: a bound on ‖Δw − Δw*‖:
     ‖∇F(Δw)‖/λ, or a closer one. energy_bound: a bound on ‖Δw − Δw*‖_H, in the norm of the Hessian H: ‖∇F(Δw)‖/√λ, or a
     closer one. gap_bound: a bound on F(Δw) − F*: half the square of energy_bound. gradient, gradient_at_zero: ‖∇F(Δw)‖
-    and ‖∇F(0)‖ in float64. objective: F(Δw). quadratic: whether F is. relative_gradient: ‖∇F(Δw)‖ / ‖∇F(0)‖. residual:
-    a bound on ‖Δw − Δw*‖_H from a dual residual, if there is one. ridge: λ. rounding: an allowance for the norm of the
-    error in ∇F(Δw), which the bounds include. rows: N. tightened: a bound on ‖Δw − Δw*‖_H found in further passes, if
-    they ran.
+    and ‖∇F(0)‖ in float64. objective: F(Δw). objective_at_most: F(Δw) with an allowance for rounding, if no term of F
+    can be negative: a bound on F(Δw) − F*, too. quadratic: whether F is. relative_gradient: ‖∇F(Δw)‖ / ‖∇F(0)‖.
+    residual: a bound on ‖Δw − Δw*‖_H from a dual residual, if there is one. ridge: λ. rounding: an allowance for the
+    norm of the error in ∇F(Δw), which the bounds include. rows: N. tightened: a bound on ‖Δw − Δw*‖_H found in further
+    passes, if they ran.
     """
 
     # in the order that JSON has
@@ -66,6 +67,7 @@ class CertificateRecord(msgspec.Struct, frozen=True, kw_only=True):
     gradient: float
     gradient_at_zero: float
     objective: float
+    objective_at_most: float | None = msgspec.field(default_factory=_unknown)
     quadratic: bool = msgspec.field(default_factory=lambda: True)
     relative_gradient: float
     residual: float | None = msgspec.field(default_factory=_unknown)
@@ -199,13 +201,15 @@ class TrainedOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     classes: names, in the order of the head's columns. features: those of the store's identity, flat, and the arguments
     of its architecture (``stages/train/trained_on.py``). objective: loss, α and κ. class_rows: how many rows each class
-    has, in that order; never of a private component. unchecked: in a store that imported it, what its file did not say.
+    has, in that order; never of a private component. tangent: what beside the features and classes decides the base
+    point. unchecked: in a store that imported it, what its file did not say.
     """
 
     classes: list[str] | None = None
     features: dict[str, Any] | None = None
     objective: Annotated[dict[_Short, float | _Short], msgspec.Meta(max_length=3)] | None = None
     class_rows: list[int] | None = None
+    tangent: Annotated[dict[_Short, bool | int | _Short], msgspec.Meta(max_length=8)] | None = None
     unchecked: list[str] = []
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -30,6 +31,11 @@ class RowWeights:
                 raise SolveError("weights must be a tensor", got=type(values).__name__, do="torch.as_tensor(…)")
             if not (torch.isfinite(values).all() and (values >= 0).all()):
                 raise SolveError("weights must be finite and not negative", got=values.tolist()[:8])
+
+    @property
+    def largest(self) -> float:
+        """No ω_n is above it."""
+        return prod(1.0 if values is None else values.max().item() for values in (self.by_class, self.by_sample))
 
     def check(self, rows: int, classes: int) -> None:
         """Raise SolveError unless there is one weight for each class and row."""

@@ -23,10 +23,9 @@ from taftcache.tangent.factors import RankOne
 def feature_norm(base: Base) -> float:
     """F = √(Σγ² + Σβ²), about the norm of the head's input, from the final LayerNorm's public affine."""
     config = base.config
-    last = [n for n in config.norms if not n.startswith(tuple(f"{block}." for block in config.blocks))]
-    if not last:
+    if not config.final_norms:
         return sqrt(config.width)
-    return sqrt(sum(base.state[name].double().square().sum().item() for name in last))
+    return sqrt(sum(base.state[name].double().square().sum().item() for name in config.final_norms))
 
 
 def statistics_sum(

@@ -19,7 +19,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
-from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits
+from taftcache.solve.inverses.dual import PARTS, DualInverse, kernel, kernel_inverse_fits
 from taftcache.solve.inverses.inverse import ShiftedInverse, approximate_inverse
 from taftcache.solve.methods.ball import solve_in_ball
 from taftcache.solve.methods.conjugate import Lazy, pcg
@@ -393,7 +393,7 @@ def _inverse(problems: _Problems, by_rows: bool) -> tuple[ProblemPair, Lazy]:
 
 def _pair(problems: _Problems, by_rows: bool) -> tuple[ProblemPair, bool]:
     """The problem, and whether its kernel is small enough for an exact inverse; if so, all of it is in float64."""
-    small = not by_rows and kernel_inverse_fits(problems.exact)
+    small = not by_rows and kernel_inverse_fits(problems.exact, PARTS)
     return problems.pair(torch.float64 if small else None), small
 
 

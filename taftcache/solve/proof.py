@@ -20,12 +20,17 @@ import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
+from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.loss import Loss
 from taftcache.objective.problem import Problem
+from taftcache.objective.rsl import RSL
+from taftcache.objective.squared_error import SquaredError
 from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.solve_stats import SolveStats
 
 EPSILON = 2.3e-16
+NONNEGATIVE: tuple[type[Loss], ...] = (RSL, SquaredError, CrossEntropy)  # losses without a negative value
 FEW_TERMS, DRAWS = 64, 8  # N·K or P/K up to which there are few terms, and how many draws of signs those get
 
 
@@ -58,11 +63,17 @@ def prove(
     assert solution.gradients is not None
     at_zero, gradient = solution.gradients
     check_finite(gradient, f"F = {solution.certificate.objective}")
+    objective = solution.certificate.objective
+    if not problem.loss.quadratic:
+        objective, _, problem = problem.at(solution.value)
     error = rounding(problem, solution.value, at_zero, gradient)
     closer = bracket(problem, gradient, inverse, passes, error)[1] if passes else None
-    certificate = replace(solution.certificate, rounding=error, tightened=closer)
+    most = objective_at_most(problem, objective)
+    certificate = replace(solution.certificate, rounding=error, tightened=closer, objective_at_most=most)
     if radius is not None:
         gap, left = constrained_gap(problem.ridge, gradient, solution.value, radius, error)
+        if most is not None:
+            gap = min(gap, most + error * (solution.value.norm().item() + radius))
         certificate = replace(certificate, gradient=left, constrained=gap)
     status = proven_status(solution.status, certificate, tolerance)
     return replace(solution, certificate=certificate, status=status, stats=solution.stats.with_proof(2 + passes))
@@ -157,6 +168,25 @@ def check_finite(values: Tensor, got: str) -> None:
         )
 
 
+def objective_at_most(problem: Problem, objective: float) -> float | None:
+    """F(Δw) with an allowance for its sum's own rounding; None if a term of F may be negative.
+
+    The allowance is that of ``_added_up``, relative to F, because nothing cancels in it. A logarithm of a sum of
+    exponentials is also wrong by some units in the last place of its largest logit.
+
+    Args:
+        problem: of a loss that is not quadratic, one that ``Problem.at`` returned.
+        objective: F(Δw) in float64 from the rows.
+    """
+    if type(problem.loss) not in NONNEGATIVE:  # a loss of somebody else's may be anything, one that inherits too
+        return None
+    operator, most = problem.operator, objective
+    if problem.point is not None:
+        largest = 1.0 if problem.weights is None else problem.weights.largest
+        most += 4 * EPSILON * largest * problem.point.abs().amax(1).mean().item()
+    return most * (1 + EPSILON * (64 + 2 * (operator.rows + operator.classes)))
+
+
 def constrained_gap(
     ridge: float, gradient: Tensor, value: Tensor, radius: float, error: float = 0.0
 ) -> tuple[float, float]:
@@ -200,16 +230,17 @@ def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor)
     For a quadratic F, whose rows are prepared once for both passes, one pass computes the gradient in another way,
     ∇F(0) + H Δw, which rounds differently. The other measures the terms that cancel in it
     (``Problem.gradients_under_signs``). The allowance is eight times the difference in the first and 32 units in the
-    last place of the second. Any other F has no second way: its first pass is for the logits at which its terms are
-    taken, and the allowance is larger (`_added_up`). If there are few terms, several draws of the signs are taken,
-    because one draw may cancel them: two equal rows of different classes were certified to 10⁻²⁰ where the error was
-    6·10⁻¹⁷, and two columns of 10⁵ that differ by 1 to a seven-hundredth of the error.
+    last place of the second. Any other F has no second way: ``problem`` is then one that ``Problem.at`` returned, for
+    the first pass, because its terms are taken at those logits, and the allowance is larger (`_added_up`). If there are
+    few terms, several draws of the signs are taken, because one draw may cancel them: two equal rows of different
+    classes were certified to 10⁻²⁰ where the error was 6·10⁻¹⁷, and two columns of 10⁵ that differ by 1 to a
+    seven-hundredth of the error.
     """
     operator = problem.operator
     few = operator.rows * operator.classes <= FEW_TERMS or operator.layout.size <= FEW_TERMS * operator.classes
     seeds = range(2, 2 + DRAWS if few else 3)
     if not problem.loss.quadratic:
-        signed = _largest(problem.at(value)[2].gradients_under_signs(value, seeds))
+        signed = _largest(problem.gradients_under_signs(value, seeds))
         return float(64 * EPSILON * gradient.norm().item()) + _added_up(problem, signed)
     product, drawn = problem.hessian_and_gradients_under_signs(value, seeds)
     return allowance(gradient, at_zero, product, _largest(drawn))

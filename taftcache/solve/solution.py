@@ -43,11 +43,14 @@ class Certificate:
     the norm ‖ρ‖ of its dual residual (``residual``); ``bracket`` finds a closer one in a few passes. With ρ, ‖Δw −
     Δw*‖² = ρᵀK̃(K̃ + λI)⁻²ρ, and x/(x + λ)² ≤ 1/(4λ), so that ‖ρ‖/(2√λ) bounds the distance too.
 
+    If no term of F can be negative, F − F* ≤ F(Δw), which is close where a solve has ended far from its optimum.
+
     Args:
         gradient: ‖∇F(Δw)‖.
         gradient_at_zero: the same at the base point, for scale.
         ridge: λ.
         objective: F(Δw).
+        objective_at_most: F(Δw) with an allowance for what rounding did to its sum, if no term of F can be negative.
         rows: N.
         residual: bound on ‖Δw − Δw*‖_H from a dual residual, if there is one.
         tightened: bound on ‖Δw − Δw*‖_H from ``bracket``, if it ran.
@@ -66,6 +69,7 @@ class Certificate:
     rounding: float = 0.0
     quadratic: bool = True
     constrained: float | None = None
+    objective_at_most: float | None = None
 
     @property
     def relative_gradient(self) -> float:
@@ -82,7 +86,10 @@ class Certificate:
         allowed = self.rounding / sqrt(self.ridge)
         residual = inf if self.residual is None else self.residual + allowed
         tightened = inf if self.tightened is None else self.tightened
-        return min(self.gradient / sqrt(self.ridge) + allowed, residual, tightened)
+        # The computed F is exact for logits that rounding has moved, and so for a gradient that is off by e, ‖e‖ ≤
+        # rounding: F − F* ≤ F(Δw) + ‖e‖‖Δw − Δw*‖ ≤ F(Δw) + ‖e‖√(2(F − F*)/λ).
+        whole = inf if self.objective_at_most is None else sqrt(2 * self.objective_at_most) + 2 * allowed
+        return min(self.gradient / sqrt(self.ridge) + allowed, residual, tightened, whole)
 
     @property
     def distance(self) -> float:

@@ -184,9 +184,8 @@ def make_base(
             if name.startswith(f"{config.blocks[-1]}."):
                 state[name] = _reset(name, config, state, spec)
     if spec.reset_norm:
-        for name in config.norms:
-            if not name.startswith(tuple(f"{block}." for block in config.blocks)):
-                state[name] = _reset(name, config, state, spec)
+        for name in config.final_norms:
+            state[name] = _reset(name, config, state, spec)
     if spec.class_token == "reset":
         if not config.class_token:
             raise BackboneError(

@@ -87,6 +87,14 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.head}.weight", f"{self.head}.bias"
 
     @property
+    def final_norms(self) -> tuple[str, ...]:
+        """Those of ``norms`` that come after the last block; all of them if the tail has no block."""
+        last = f"{self.blocks[-1]}." if self.blocks else ""
+        within = [k for k, name in enumerate(self.parameters) if last and name.startswith(last)]
+        after = self.parameters[max(within, default=-1) + 1 :]
+        return tuple(name for name in after if name in self.norms)
+
+    @property
     def token_name(self) -> str:
         """Name of the trained class token at the input of the first block."""
         return f"{self.start}.cls_token"

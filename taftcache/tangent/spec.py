@@ -30,7 +30,7 @@ class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     train: "full" (all of the tail), "bitfit" (its biases and the head), "layernorm" (the affines of its normalisations
         and the head), "head", or timm names and globs (``["*.mlp.*", "head.*"]``).
     reset_block: re-initialise the last block from ``seed`` (PT = F).
-    reset_norm: re-initialise the final norm too, as the authors' release does.
+    reset_norm: re-initialise the norm after the last block too, as the authors' release does.
     class_token: "reset" (CLS = T) puts a fresh token at the tail's input, shared by all samples and trained.
     init: how the new head and a reset block begin. "timm" draws N(0, 0.02²) truncated at two standard deviations with
         zero biases, "torch" draws U(±1/√fan_in) for weights and biases, as the authors' release does. "zero" is for a

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from taftcache.names import (
+    EXACT,
     at_most,
     counted,
     first_few,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from taftcache.stages.forget.forgetting import ForgetReport
     from taftcache.stages.forget.receipts import ReceiptsReport
 
+RESOLVED = "at most (from where it stands, usually a third to a half)"
 DESTROYED = (
     "the key and the list of tombstones are destroyed, here and in the file beside the store; receipts keep their "
     "hashes of ids, which say nothing without the key"
@@ -133,10 +135,14 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     if report.classes:
         lines.append(f"out of the list of classes: {', '.join(report.classes)}")
     if report.dry_run:
-        passes = ", ".join(f"{name} {n}" for name, n in report.passes.items())
+        warm = EXACT if report.mode == "resolve" else None
+        known = report.passes.items()
+        passes = ", ".join(f"{name} {n}{f' {RESOLVED}' if name == warm else ''}" for name, n in known)
         lines.append(f"passes, about: {passes or 'none'}; {readable_size(report.bytes)} rewritten; nothing was changed")
-        if times := report.expected_seconds.values():
-            lines.append(f"an estimate: about {readable_time(sum(times))} to solve them on this machine")
+        if times := report.expected_seconds:
+            upper, lower = sum(times.values()), sum(t / 3 if name == warm else t for name, t in times.items())
+            span = [readable_time(lower), readable_time(upper)] if warm in times else [readable_time(upper)]
+            lines.append(f"an estimate: about {' to '.join(dict.fromkeys(span))} to solve them on this machine")
     lines += [proof_text(name, c) for name, c in report.certificates.items()]
     if report.held_out is not None:
         fewer = f", with {counted(len(report.classes), 'class')} fewer to choose from" if report.classes else ""

@@ -12,9 +12,12 @@ from torch import nn
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.model import wrap_model
+from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.errors import BackboneError
 from taftcache.tangent.config import TailConfig
+from taftcache.tangent.spec import TangentSpec
+from tests.backbone.families import small_family
 from tests.backbone.registry import SMALL, VARIANTS, images, small_backbone
 
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
@@ -204,3 +207,14 @@ def test_a_size_the_patches_do_not_divide_is_refused():
     model = timm.create_model("vit_tiny_patch16_224", **SMALL, dynamic_img_size=True)
     with pytest.raises(BackboneError, match="size"):
         Cut(wrap_model(model, "small", PreprocessSpec(input_size=(3, 30, 30))))
+
+
+def test_maps_are_described_as_the_network_has_them():
+    """24 maps of 2 x 2 pixels were called 48 tokens, and nothing named the cut."""
+    cut = Cut(small_family("ConvNeXt"), 1)
+    channels, down, across = cut.shape
+    said = Reduction(cut, 5, TangentSpec()).describe()
+    assert said.startswith(f"maps of each sample, {channels} x {down} x {across}: ")
+    assert f"cut before {cut.start}" in said
+    tokens = Reduction(Cut(small_backbone(depth=2), 2), 5, TangentSpec(blocks=2))
+    assert tokens.describe().startswith("tokens of each sample, {} x {}: ".format(*tokens.tokens_shape))

@@ -497,6 +497,19 @@ def test_an_interruption_is_json_too(cli, monkeypatch, tmp_path):
     assert outcome.code == 130
     assert outcome.json["exit_code"] == 130
     assert outcome.json["fault"] in outcome.err
+    assert "resumes from there" in outcome.err
+
+
+def test_an_interruption_of_a_command_that_only_reads_promises_nothing(cli, monkeypatch, tmp_path):
+    """Influence said that what was committed is kept."""
+
+    def stopped(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taftcache.cli._run", stopped)
+    outcome = cli("influence", tmp_path, "--json")
+    assert (outcome.code, outcome.err) == (130, "taftcache: interrupted\n")
+    assert outcome.json["fault"] == "interrupted"
 
 
 GOLDEN = Path(__file__).parents[2] / "stores" / "golden"

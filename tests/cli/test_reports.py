@@ -110,7 +110,7 @@ COMPONENT = {"store", "root_digest", "component", "file", "bytes", "base_digest"
 COMPONENT |= {"next", "notes"}
 CERTIFICATE = {"gradient", "gradient_at_zero", "ridge", "objective", "rows"}
 CERTIFICATE |= {"relative_gradient", "distance_bound", "gap_bound", "energy_bound"}
-CERTIFICATE |= {"constrained", "residual", "rounding", "tightened", "quadratic"}
+CERTIFICATE |= {"constrained", "residual", "rounding", "tightened", "quadratic", "objective_at_most"}
 
 
 def fields_by_command():

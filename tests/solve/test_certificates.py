@@ -134,6 +134,36 @@ def test_signs_depend_on_their_seed():
     assert len(drawn) == 48
 
 
+class Shifted(RSL, frozen=True):
+    """A loss whose values may be negative; its derivatives do not tell."""
+
+    def value(self, z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return super().value(z, y) - 100
+
+
+@pytest.mark.law("Of generated problems, rank-deficient and badly scaled, no certificate is false in exact arithmetic")
+@pytest.mark.parametrize("radius", [None, 40.0])
+@pytest.mark.parametrize("loss", [RSL(alpha=1.0, kappa=5.0), CrossEntropy()], ids=["square", "cross-entropy"])
+def test_no_certificate_is_looser_than_a_loss_that_is_not_negative(loss, radius):
+    """F* ≥ 0, so F − F* ≤ F: a solve that ended early was certified to 166 times what this says."""
+    base, sources, ridge = case().base, rows(), 1e-6
+    start = 20 * torch.randn(base.layout.size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    start *= 1 if radius is None else radius / start.norm()
+    found = certify(base, sources, Objective(loss=loss, ridge=ridge, radius=radius), start).certificate
+    F = found.objective
+    assert found.gap == pytest.approx(F, rel=1e-9)
+    assert found.objective_at_most > F, "rounding is allowed for"
+    assert found.distance == pytest.approx((2 * F / ridge) ** 0.5, rel=1e-9)
+    if loss.quadratic:
+        whole = dense(loss=loss, ridge=ridge)
+        best = whole.solution if radius is None else whole.in_ball(radius)
+        assert whole.value(start) - whole.value(best) <= found.gap
+        assert (start - best).norm() <= found.distance
+        free = certify(base, sources, Objective(loss=Shifted(alpha=1.0, kappa=5.0), ridge=ridge, radius=radius), start)
+        assert free.certificate.objective_at_most is None
+        assert free.certificate.gap > 10 * F
+
+
 WAYS: dict[str, dict[str, object]] = {
     "kernel": {"proof_passes": 4},
     "conjugate": {"method": "conjugate"},

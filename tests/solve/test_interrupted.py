@@ -57,7 +57,7 @@ CALLS: dict[str, Callable[[], object]] = {
 def test_nothing_is_made_of_a_solve_that_was_interrupted(monkeypatch, call, many):
     for module in ("choosing", "minimise", "leave_one_out"):
         name = {"choosing": "class_kernel_fits"}.get(module, "kernel_inverse_fits")
-        monkeypatch.setattr(f"taftcache.solve.{module}.{name}", lambda problem: False)
+        monkeypatch.setattr(f"taftcache.solve.{module}.{name}", lambda problem, parts=1: False)
     monkeypatch.setattr("taftcache.solve.choosing.span_fits", lambda problem: False)
     begun = Passes(monkeypatch)
     call()

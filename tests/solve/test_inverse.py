@@ -23,6 +23,7 @@ from taftcache.solve.minimise import through_rows
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
+from taftcache.tangent.spec import TangentSpec
 from tests.backbone.registry import small_backbone
 from tests.solve.problems import K, N, case, jacobian, make_problem, minimised, rows
 
@@ -78,10 +79,12 @@ def many_tokens(base: Base) -> list[ArrayRows]:
     return [ArrayRows(part, np.arange(len(part)) % 3) for part in (drawn[:4], drawn[4:])]
 
 
+@pytest.mark.parametrize("together", [7, 3], ids=["at once", "in parts"])
 @pytest.mark.parametrize("pool", ["token", "map"])
-def test_the_kernel_of_any_tail_is_its_jacobians(pool):
+def test_the_kernel_of_any_tail_is_its_jacobians(pool, together, monkeypatch):
     """Where no row's gradient is an outer product for each matrix."""
     base = beyond_one_row(pool)
+    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_FACTORS", together * 3 * 8 * base.layout.size)
     assert base.config.path == ("layers" if pool == "token" else "functional")
     operator = TangentOperator(base, many_tokens(base), dtype=torch.float64)
     loss = RSL(alpha=3.0, kappa=5.0)
@@ -97,7 +100,22 @@ def test_the_kernel_of_any_tail_is_its_jacobians(pool):
     assert (DualInverse(problem).apply(product) - v).norm() <= 1e-10 * product.norm() / problem.ridge
     solution = minimised(base, many_tokens(base), loss, 1e-3, tolerance=1e-9)
     assert solution.converged
-    assert solution.stats.passes < 8
+    assert solution.stats.passes < 8 or together < 7  # those of the rows are solved in their space then
+
+
+def test_a_fresh_class_token_under_several_blocks_is_solved_by_gradients_written_out_in_parts(monkeypatch):
+    """No other kernel fits one: 93 rows of digits were left unsolved after 1,002 passes."""
+    cut = Cut(small_backbone(depth=2, embed_dim=12), 2)
+    spec = TangentSpec(blocks=2, class_token="reset", reset_block=True)
+    base = make_base(cut.tail_state(), cut.tail_config(), 3, spec)
+    loss, bytes_of_all = RSL(alpha=3.0, kappa=5.0), 21 * 8 * base.layout.size
+    found = {}
+    for part, limit in {"at once": bytes_of_all, "in parts": bytes_of_all // 2, "not": bytes_of_all // 5}.items():
+        monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_FACTORS", limit)
+        found[part] = minimised(base, many_tokens(base), loss, 1e-5, tolerance=1e-9, max_passes=40)
+    assert [each.converged for each in found.values()] == [True, True, False]
+    assert found["in parts"].stats.passes < 8
+    assert (found["at once"].value - found["in parts"].value).norm() <= 2 * found["in parts"].certificate.distance
 
 
 def test_limits_of_gradients_that_are_written_out(monkeypatch):
@@ -108,6 +126,7 @@ def test_limits_of_gradients_that_are_written_out(monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(f"taftcache.solve.inverses.dual.{limit}", value)
             assert not kernel_inverse_fits(problem)
+            assert kernel_inverse_fits(problem, parts=2) == (limit == "LARGEST_FACTORS")
 
 
 def test_kernel_over_several_blocks(monkeypatch):

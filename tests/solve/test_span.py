@@ -35,7 +35,7 @@ def force(monkeypatch, way: str) -> None:
     """Iterate as rows that are more, or fewer, than these would have it."""
     monkeypatch.setattr("taftcache.solve.minimise.through_rows", lambda problem: WAYS[way])
     if way == "factors":
-        monkeypatch.setattr("taftcache.solve.minimise.kernel_inverse_fits", lambda problem: False)
+        monkeypatch.setattr("taftcache.solve.minimise.kernel_inverse_fits", lambda problem, parts=1: False)
 
 
 def solved(radii, loss=LOSS, ridge=1e-3, **goal):

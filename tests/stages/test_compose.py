@@ -420,8 +420,15 @@ def test_composing_needs_no_rows_at_all(store, parcel):
 def test_another_base_point_is_refused(finished, store, parcel, tmp_path):
     path = tmp_path / "other"
     taftcache.run(recipe(path, tangent={"seed": 1}))
-    with open_store(path) as opened, pytest.raises(CompositionError, match="another base point"):
-        taftcache.import_component(opened, parcel)
+    with open_store(path) as opened:
+        with pytest.raises(CompositionError, match=r"another base point.*: tangent\.seed: 0 there, 1 here\n"):
+            taftcache.import_component(opened, parcel)
+        given = Component.decode(parcel.read_bytes())
+        before = {**given.meta, "trained_on": {k: v for k, v in given.meta["trained_on"].items() if k != "tangent"}}
+        old = tmp_path / "old.safetensors"  # as earlier versions wrote it
+        old.write_bytes(replace(given, meta=before).encode())
+        with pytest.raises(CompositionError, match=r"another base point than this store's components\n"):
+            taftcache.import_component(opened, old)
     with open_store(store) as opened:
         with pytest.raises(RecipeError, match="has that name already"):
             taftcache.import_component(opened, parcel, "000")

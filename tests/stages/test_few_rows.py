@@ -12,11 +12,12 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
-from taftcache.model.meta import ComponentMeta
+from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import PRIVATE
+from taftcache.solve.solution import Certificate, Status
 from taftcache.stages.extract.plan import shards_for
 from taftcache.stages.look.evaluation import _few_rows, _uneven
-from taftcache.stages.train.solving import ridge_notes
+from taftcache.stages.train.solving import ridge_notes, unfinished
 
 K, D = 24, 12
 CENTRES = np.random.default_rng(0).normal(size=(K, D))
@@ -162,3 +163,20 @@ def test_a_private_model_that_learned_next_to_nothing_is_named(gallery):
         assert _uneven(store, rows, right[30]) == []
         (note,) = _uneven(SimpleNamespace(classes=store.classes, objects=lambda: objects), rows, right[29])
     assert note.endswith("learned next to nothing: it takes more rows of each class, or a larger privacy.epsilon")
+
+
+def test_a_solve_that_stands_still_is_not_told_to_take_more_passes():
+    status = Status.max_passes.value
+
+    def note(curve: list[list[float]], moves: float | None = 1.0) -> str:
+        given = Certificate(gradient=1e-3, gradient_at_zero=1.0, ridge=1e-5, objective=0.1, rows=93)
+        said = {"converged": False, "status": status, "convergence": curve, "certificate": given.as_dict()}
+        (found,) = unfinished({"models/exact": meta_of({**said, "stats": {"row_moves": moves}})})
+        return found
+
+    falling, still = ([[k, 0.5 ** (k * fall)] for k in range(100)] for fall in (1, 1e-3))
+    assert status in note(falling)
+    assert status not in note(still)
+    assert "more of them would not help" in note(still)
+    assert "decisive" not in note(still)
+    assert "nothing says that the certificate is decisive" in note(still, None)

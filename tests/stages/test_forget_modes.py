@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,7 @@ from taftcache.stages.forget import request
 from taftcache.stages.forget.request import read_ids
 from taftcache.stages.train import duration
 from taftcache.stages.train.record import settings_of
+from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.pipeline import show_run
 from tests.stages.making import commits, deltas, open_store, recipe, tree
 from tests.stages.test_damage import chunk_of, flip
@@ -175,13 +177,21 @@ def test_dry_run_says_what_happens_and_changes_nothing(exact):
     for name in ("forgotten", "shards", "renewed", "destroyed", "classes", "dropped_shards"):
         assert getattr(plan, name) == getattr(done, name)
     assert plan.passes.keys() == done.passes.keys() == plan.expected_seconds.keys()
+    of_exact = plan.passes["models/exact"]
+    timed = replace(plan, expected_seconds={"components/001": 10.0, "models/exact": 90.0})
+    said = "\n".join(forgotten_lines(timed))  # what it took from zero was said of the solve that resumes, too
+    assert f"models/exact {of_exact} at most (from where it stands, usually a third to a half)" in said
+    assert "about 40 s to 1.7 minutes to solve them" in said
+    cold = "\n".join(forgotten_lines(replace(timed, mode="retrain")))
+    assert "at most" not in cold
+    assert "about 1.7 minutes to solve them" in cold
     assert all(seconds > 0 for seconds in plan.expected_seconds.values())
     assert done.expected_seconds == {}
 
 
 def planned(store, sample, **options):
     """The dry run of a request for one sample of shard 001, where each pass over a row takes whole seconds."""
-    cost = duration._RowCost(first=3.0, again=2.0, exact=100.0, nbytes=10, product=7.0)
+    cost = duration._RowCost(first=3.0, again=2.0, exact=100.0, nbytes=10, product=7.0, classes=10, written=0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(duration, "_row_cost", lambda settings, shards, head: cost)
         return taftcache.forget(store, [sample], dry_run=True, **options)
@@ -212,12 +222,27 @@ def test_the_passes_of_a_choice_are_over_all_rows(exact):
     """Though no more than 4,096 of them take part in it: two passes over 50,000 rows were taken for 8,192 rows."""
     with open_store(exact) as store:
         meta = meta_of(store.objects()["components/001"].meta)
-    cost = duration._RowCost(first=3.0, again=2.0, exact=100.0, nbytes=10, product=7.0)
+    cost = duration._RowCost(first=3.0, again=2.0, exact=100.0, nbytes=10, product=7.0, classes=10, written=0)
     without, chosen = (
         cost.of_solve(msgspec.structs.replace(meta, ridge_choice=choice), 50_000, 1 << 30, lambda rows, tried: 0.0)
         for choice in (None, {"passes": 2})
     )
     assert chosen - without == 50_000 * 2 * 2
+
+
+def test_a_dry_run_counts_the_gradients_that_an_exact_kernel_writes_out(exact):
+    with open_store(exact) as store:
+        meta = meta_of(store.objects()["components/001"].meta)
+    meta = msgspec.structs.replace(meta, stats=msgspec.structs.replace(meta.stats, solver="pcg"))
+
+    def seconds(rows: int, written: int) -> float:
+        cost = duration._RowCost(first=3.0, again=2.0, exact=100.0, nbytes=10, product=7.0, classes=10, written=written)
+        return cost.of_solve(meta, rows, 1 << 30, lambda rows, tried: 0.0)
+
+    for rows, written, passes, parts in ((50, 300, 5, 1), (50, 1 << 20, 7.5, 2), (50, 1 << 24, 0, 0), (500, 300, 0, 0)):
+        multiplied = (10 * rows) ** 2 * written * {0: 0, 1: 1, 2: 3 / 4}[parts]
+        more = seconds(rows, written) - seconds(rows, 0)
+        assert more == pytest.approx(passes * rows * 100 + multiplied * 7)
 
 
 def test_a_dry_run_says_of_what_it_knows_no_duration(exact):

@@ -94,7 +94,7 @@ def test_what_is_harmless_or_cannot_be_compared_is_a_note(finished, whole, tmp_p
     again = taftcache.export_component(store, "elsewhere", tmp_path / "again.safetensors").file
     said = Component.decode(again.read_bytes()).meta[TRAINED_ON]
     left = {key for key, value in says.items() if value is None}
-    assert said.keys() == {"classes", "features", "objective", "class_rows"} - left, (
+    assert said.keys() == {"classes", "features", "objective", "class_rows", "tangent"} - left, (
         "what nobody checked is not passed on"
     )
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from taftcache.backbone.cut.cut import Cut
 from taftcache.errors import IdentityError, RecipeError
 from taftcache.tangent.base import make_base
 from taftcache.tangent.config import TailConfig
@@ -14,6 +15,7 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from taftcache.tangent.selection import in_scope, row_shape, select, smallest_rows, trained_names
 from taftcache.tangent.spec import TangentSpec
+from tests.backbone.families import small_family
 from tests.tangent.vits import VITS, make_case
 
 HEAD = ["head.weight", "head.bias"]
@@ -153,6 +155,18 @@ def test_the_base_is_reset_where_the_switches_say():
     assert changed(reset_block=True) == block
     assert changed(reset_norm=True) == {"norm.weight", "norm.bias"}
     assert changed(reset_block=True, reset_norm=True) == block | {"norm.weight", "norm.bias"}
+
+
+def test_only_the_norm_after_the_last_block_is_reset():
+    """Norms between the stages, before blocks and outside of them, were reset as well."""
+    cut = Cut(small_family("ConvNeXt"), "stages.2")
+    before, config = cut.tail_state(), cut.tail_config()
+    for name in config.norms:  # from their first values a reset would not show
+        before[name] = before[name] + 1
+    base = make_base(before, config, 5, TangentSpec(reset_norm=True), cut.module())
+    changed = {name for name in config.parameters if not torch.equal(base.state[name], before[name])}
+    assert "stages.3.downsample.0.weight" in config.norms
+    assert changed == {"head.norm.weight", "head.norm.bias"}
 
 
 def test_the_digest_is_the_bases():

@@ -7,11 +7,13 @@ With J̃ = √(D/N) J, which has M = N·K rows, H = J̃ᵀJ̃ + λI and by Woodb
 so that one Cholesky of an M×M matrix replaces hundreds of passes. The kernel JJᵀ (the empirical tangent kernel) comes
 from the rank-one factors of the rows' gradients, Σ (δ·δ')(x·x'), at a cost of M² times the width instead of M² times
 the number of parameters. Where all rows of tokens reach the logits, or nothing is known of the gradients, they are
-written out: that costs about K/2 passes and M·P numbers.
+written out: that costs about K/2 passes and M·P numbers. If these are too many, some rows' gradients are held at a time
+while those of the rows after them go by, for up to (C + 1)/2 times as many passes with C such parts.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,22 +22,38 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.tangent.factors import Gradients, RankOne, joined
 from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import RowSubset
 
 LARGEST_KERNEL = 8192  # M: three matrices of 0.5 GB in float64, and a Cholesky of some seconds
 LARGEST_WRITTEN = 2048  # M where gradients are written out, which takes a few seconds at most
 LARGEST_FACTORS = 2 << 30  # bytes of the K·N rows' factors, or of their gradients
+PARTS = 4  # times as many bytes of gradients if some are written out at a time: M²P ≤ 2·10¹² then, a minute at most
 CANCELLED = 1e-10  # fraction of two steps' squares below which the square of their sum is rounding
 
 
-def kernel_inverse_fits(problem: Problem) -> bool:
+def kernel_inverse_fits(problem: Problem, parts: int = 1) -> bool:
     """Whether H⁻¹ can be had exactly: the kernel of all rows and classes, and what it is made of, is within the limits
-    above."""
+    above.
+
+    Args:
+        problem: of any loss.
+        parts: in how many parts gradients may be written out.
+    """
     operator = problem.operator
     rows = operator.rows * operator.classes
-    width, most = operator.layout.size, LARGEST_WRITTEN
     if operator.tail.rank_one:
-        width, most = operator.tail.factor_width, LARGEST_KERNEL
-    return rows <= most and rows * width * 8 <= LARGEST_FACTORS
+        return rows <= LARGEST_KERNEL and rows * operator.tail.factor_width * 8 <= LARGEST_FACTORS
+    return rows <= LARGEST_WRITTEN and rows * operator.layout.size * 8 <= parts * LARGEST_FACTORS
+
+
+def writing_cost(rows: int, classes: int, parameters: int) -> tuple[float, float]:
+    """About how many passes, and how many multiplications in a product of matrices, ``kernel`` takes for gradients that
+    are written out; zeros if they are too many."""
+    logits, numbers = rows * classes, rows * classes * parameters
+    if logits > LARGEST_WRITTEN or 8 * numbers > PARTS * LARGEST_FACTORS:
+        return 0.0, 0.0
+    parts = max(1, -(-8 * numbers // LARGEST_FACTORS))
+    return classes * (parts + 1) / 4, logits * numbers * (1 if parts == 1 else (parts + 1) / (2 * parts))
 
 
 class DualInverse:
@@ -120,6 +138,8 @@ def kernel(problem: Problem) -> Tensor:
     operator = problem.operator
     N, K = operator.rows, operator.classes
     if not operator.tail.rank_one:
+        if not kernel_inverse_fits(problem):
+            return _in_parts(operator)
         J = _jacobian(operator).flatten(0, 1)
         return J @ J.T
     blocks = list(operator.blocks())
@@ -157,3 +177,25 @@ def _jacobian(operator: TangentOperator) -> Tensor:
             found[k, start : start + len(labels)] = operator.gradients(state, unit(state.logits, k))
         start += len(labels)
     return found
+
+
+def _in_parts(operator: TangentOperator) -> Tensor:
+    """JJᵀ as in ``kernel``, from the gradients of some rows at a time and, one class after the other, of those after
+    them."""
+    N, K = operator.rows, operator.classes
+    total = torch.empty(K, N, K, N, dtype=operator.dtype, device=operator.device)
+    each = max(1, LARGEST_FACTORS // (8 * K * operator.layout.size))
+    for start in range(0, N, each):
+        stop = min(start + each, N)
+        held = _jacobian(operator.over([RowSubset(operator.sources, np.arange(start, stop))])).flatten(0, 1)
+        total[:, start:stop, :, start:stop] = (held @ held.T).view(K, stop - start, K, stop - start)
+        at = stop
+        for state, labels in operator.over([RowSubset(operator.sources, np.arange(stop, N))]).blocks():
+            rows = slice(at, at + len(labels))
+            for k in range(K):
+                products = held @ operator.gradients(state, unit(state.logits, k)).T
+                total[:, start:stop, k, rows] = products.view(K, stop - start, len(labels))
+            at = rows.stop
+        total[:, stop:, :, start:stop] = total[:, start:stop, :, stop:].permute(2, 3, 0, 1)
+        del held  # before the next part's are made beside it
+    return total.view(K * N, K * N)

@@ -20,6 +20,7 @@ from taftcache.solve_stats import SolveStats
 
 # A float32 product carries about six digits: an inner run that was asked for more would chase rounding.
 INNER_REDUCTION = 1e-5
+BY_PARAMETERS = "pcg"
 
 
 class Lazy:
@@ -101,7 +102,7 @@ class _Conjugate:
     def solution(self, status: Status) -> Solution:
         """What was reached."""
         at = self.point
-        stats = SolveStats(solver="pcg", passes=self.passes, rounds=self._rounds)
+        stats = SolveStats(solver=BY_PARAMETERS, passes=self.passes, rounds=self._rounds)
         return reached(self._exact, at.value, at.objective, (self._at_zero, at.gradient), status, stats)
 
     def arrive(self) -> _Point:

@@ -54,6 +54,7 @@ from taftcache.stages.report import Report
 from taftcache.stages.train.private.claims import check_claim
 from taftcache.stages.train.trained_on import (
     compose_anyhow,
+    drawn_of,
     features_of,
     objective_of,
     other_classes,
@@ -285,6 +286,14 @@ def _fitting(file: Path, data: bytes, given: Component, base: Base, train: Train
     """The component with its parameters in the order of the store's; CompositionError if they are others, or around
     another base point, or not finite. FormatError if they are not what it states."""
     if given.base_digest != base.digest:
+        said, ours = TrainedOn.of(given.meta).tangent or {}, drawn_of(base.spec)
+        if different := [f"tangent.{key}: {said[key]!r} there, {ours[key]!r} here" for key in ours
+                         if key in said and said[key] != ours[key]]:  # fmt: skip
+            raise CompositionError(
+                f"{file} was made around another base point than this store's components: {different[0]}",
+                got="; ".join(different),
+                do="use the same [tangent] section on both sides, and train it again there",
+            )
         raise CompositionError(
             f"{file} was made around another base point than this store's components",
             got=f"base {given.base_digest[:16]}, this store's settings make {base.digest[:16]}",

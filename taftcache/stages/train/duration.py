@@ -19,6 +19,8 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.head.choice import largest_class
 from taftcache.solve.head.size import HeadSize
+from taftcache.solve.inverses.dual import writing_cost
+from taftcache.solve.methods.conjugate import BY_PARAMETERS
 from taftcache.solve.methods.head import CLOSED_FORM
 from taftcache.solve.pair import pose
 from taftcache.stages.train.record import settings_of
@@ -34,6 +36,7 @@ class _RowCost(NamedTuple):
     """Seconds that a row takes in a pass: one that prepares it, one that finds it prepared in memory, one in float64.
 
     nbytes: size of the prepared row. product: seconds of one multiplication within a product of float64 matrices.
+    classes: K. written: numbers in a gradient that an exact kernel would have to write out, 0 if it would not.
     """
 
     first: float
@@ -41,6 +44,8 @@ class _RowCost(NamedTuple):
     exact: float
     nbytes: float
     product: float
+    classes: int
+    written: int
 
     def of_solve(self, meta: ComponentMeta, rows: int, memory: int, products: Callable[[int, int], float]) -> float:
         """Seconds of a solve over ``rows`` rows that takes as many passes as the solve described by ``meta``; a closed
@@ -52,6 +57,9 @@ class _RowCost(NamedTuple):
         seconds = rows * (self.first + (chosen + meta.passes) * each + meta.stats.proof_passes * self.exact)
         if meta.stats.solver == CLOSED_FORM:
             seconds += self.product * products(rows, len(choice_of.get("curve", ())))
+        if meta.stats.solver == BY_PARAMETERS and self.written:
+            passes, multiplied = writing_cost(rows, self.classes, self.written)
+            seconds += passes * rows * self.exact + multiplied * self.product
         return seconds
 
 
@@ -116,7 +124,9 @@ def _row_cost(settings: Settings, shards: Sequence[Shard], head: bool) -> _RowCo
     nbytes = sum(t.numel() * t.element_size() for state, _ in inner.operator.blocks() for t in tail.tensors(state))
     square = torch.ones(SIDE, SIDE, dtype=torch.float64, device=how.device)
     product = min(_seconds_of(lambda: (square @ square)[0, 0].item()) for _ in range(2)) / SIDE**3
-    return _RowCost(first, again, wide, nbytes / rows, product)
+    operator = exact.operator
+    written = 0 if tail.rank_one else operator.layout.size
+    return _RowCost(first, again, wide, nbytes / rows, product, operator.classes, written)
 
 
 def _timed(problem: Problem) -> float:

@@ -33,6 +33,11 @@ from taftcache.tangent.operator import TangentOperator, float64_rows
 from taftcache.tangent.spec import Train
 from taftcache.teaching.tangent_student import Teachers, minimise_taught
 
+STILL = 10  # points of each half of a curve, at least, that show that its residual has stopped falling
+MORE_OF_THE_SAME = (
+    "The pass limit was reached, and over the last half of the passes the residual had not even halved: more of them"
+    " would not help; raise objective.ridge or the tolerance, or train fewer blocks."
+)
 CURVE_POINTS = 200  # how many points of a solve's convergence its component keeps
 
 
@@ -189,8 +194,19 @@ def unfinished(metas: Mapping[str, ComponentMeta]) -> list[str]:
     by_status: dict[str, list[str]] = {}
     for name, meta in metas.items():
         if not meta.converged:
-            by_status.setdefault(meta.ending, []).append(name)
+            ending = MORE_OF_THE_SAME if _stands_still(meta) else meta.ending
+            if meta.certificate is not None and meta.stats.row_moves is None:
+                ending += " What removing a row moves is not known, so nothing says that the certificate is decisive."
+            by_status.setdefault(ending, []).append(name)
     return [f"{len(names)} of {len(metas)} solves ({', '.join(names)}): {s}" for s, names in by_status.items()]
+
+
+def _stands_still(meta: ComponentMeta) -> bool:
+    """Whether a solve that the pass limit ended had not even halved its residual over the last half of its passes."""
+    curve = [residual for _, residual in meta.convergence or ()]
+    half = len(curve) // 2
+    out_of_passes = meta.status == Status.max_passes.value and half >= STILL
+    return out_of_passes and min(curve[half:]) > 0.5 * min(curve[:half])
 
 
 def ridge_notes(metas: Mapping[str, ComponentMeta]) -> list[str]:

@@ -16,10 +16,12 @@ from taftcache.cache.format.fault import intact
 from taftcache.cache.format.identity import differences
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.model.meta import TrainedOn, key_parts, meta_of
 from taftcache.names import PRIVATE, counted, first_few, shard_of, typed
 from taftcache.objective.named import true_class_weight
 from taftcache.recipe_sections import ByRows
+from taftcache.tangent.spec import TangentSpec
 
 # Of a store's identity, what leaves with a component. Not its dtype, the libraries or the kind of the weights: they
 # round a row or say where it came from. No name of a file, nothing of the rows.
@@ -28,6 +30,7 @@ FEATURES = (
     "cut.start", "cut.rows", "cut.shape", "imported.scaling",
     *(f"preprocess.{key}" for key in PreprocessSpec.__struct_fields__),
 )  # fmt: skip
+DRAWN = ("seed", "init", "reset_block", "reset_norm", "class_token")
 ARGUMENTS = "backbone.model_args."
 _NAME, _FILE, _WEIGHTS = "backbone.model", "backbone.file_digest", "backbone.weights_digest"
 _PRECISION = "backbone.precision"  # it rounds rows, as their dtype does
@@ -52,7 +55,13 @@ def trained_on(store: FeatureStore, name: str) -> TrainedOn:
         features=None if "features" in unchecked else features_of(store.identity),
         objective=objectives[0] if all(said == objectives[0] for said in objectives) else None,
         class_rows=[sum(column) for column in zip(*known, strict=True)] if len(known) == len(names) else None,
+        tangent=drawn_of(recorded_recipe(store).tangent),
     )
+
+
+def drawn_of(tangent: TangentSpec) -> dict[str, bool | int | str]:
+    """What of a [tangent] section the base point's numbers depend on, beside the cut."""
+    return {key: getattr(tangent, key) for key in DRAWN}
 
 
 def features_of(identity: Mapping[str, Any]) -> dict[str, Any]:
