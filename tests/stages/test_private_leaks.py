@@ -167,7 +167,7 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         described = json.loads((folder / "taftcache.json").read_text(encoding="utf-8"))
         assert set(file) == {"base_digest", "meta"}
         assert set(file["meta"]) == {*fields, "rows", *ADDED}, "of a mean, the sum of what its members released"
-        assert set(file["meta"][TRAINED_ON]) == {"classes", "features", "objective"}, "no rows per class"
+        assert set(file["meta"][TRAINED_ON]) == {"classes", "features", "objective", "tangent"}, "no rows per class"
         assert set(file["meta"][TRAINED_ON]["features"]) == FEATURE_NAMES
         assert set(described["component"]) == fields
         assert set(file["meta"]["privacy"]) == set(described["component"]["privacy"]) == statement
