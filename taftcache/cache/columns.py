@@ -37,7 +37,7 @@ class NamedColumns:
 
 
 USUAL = {
-    "vectors": ("tokens", "vectors", "vector", "features", "feature", "embeddings", "embedding", "x"),
+    "vectors": ("tokens", "vectors", "vector", "features", "embeddings", "x", "feature", "embedding"),
     "labels": ("labels", "label", "y", "class"),
     "ids": ("sample_id", "ids", "id"),
     "classes": ("classes",),

@@ -47,7 +47,7 @@ from taftcache.terminal.console import OUT, ShownRecord, Unwritten, complain, no
 UsageError: Any = typer.BadParameter.__base__
 UNWRITTEN = StoreWriteError.exit_code
 AGAIN = 2  # how often a command starts again if another process has committed meanwhile
-READING = frozenset(("evaluate", "predict", "inspect", "find", "report", "influence", "receipts"))  # commit nothing
+READING = {"evaluate", "predict", "inspect", "find", "report", "influence", "receipts", "audit"}  # commit nothing
 EXHAUSTED = "memory ran out; what was committed is kept, and the same command resumes from there"
 NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory|failed to map segment")  # of torch and the loader
 LESS = "end other programs; --set solver.memory=0B needs less to train, --set extract.workers=1 to decode images"
@@ -189,7 +189,7 @@ def _answer(words: Sequence[str]) -> NoReturn:
     except typer.Exit as end:
         sys.exit(end.exit_code)
     except KeyboardInterrupt:
-        said = INTERRUPTED if READING.isdisjoint(words[:1]) else "interrupted"
+        said = "interrupted" if _only_reads(words) else INTERRUPTED
         complain(f"taftcache: {said}")
         _report(words, "KeyboardInterrupt", said, INTERRUPTED_CODE)
         sys.exit(INTERRUPTED_CODE)
@@ -338,6 +338,12 @@ def _unwritten(error: OSError, exit_code: int | None = None) -> NoReturn:
             f"  got: {error.strerror}",
         )
     sys.exit(exit_code or (PIPE_CODE if nobody_reads else UNWRITTEN))
+
+
+def _only_reads(words: Sequence[str]) -> bool:
+    """Whether a command, after options for all commands, commits nothing."""
+    name = next((word for word in words if word in _command().commands), "")
+    return name in READING or (name == "verify" and "--repair" not in words)
 
 
 @cache

@@ -499,6 +499,7 @@ def predict(
         typer.Option("--device", help="where to compute; vectors are classified where the recipe says"),
     ] = "auto",
     vectors: VectorsName = None,
+    labels: LabelsName = None,
     ids: IdsName = None,
     weights: Weights = None,
     allow_hub: AllowHub = False,
@@ -507,7 +508,8 @@ def predict(
     """Classify image files or vectors.
 
     Uses one of the store's models, an exported one, or a student. Probabilities need held-out rows, or a model that was
-    exported with them. Each vector goes by its id, where its file has ids; labels are passed over.
+    exported with them. Each vector goes by its id, where its file, or the table that
+    ``--labels`` names, has ids; labels are passed over.
 
     Example: taftcache predict stores/quickstart digit.png
 
@@ -526,7 +528,7 @@ def predict(
             device=device,
             consent=allowed,
             unreadable=unreadable,
-            columns=taftcache.Columns(vectors=vectors, ids=ids) if vectors or ids else None,
+            columns=taftcache.Columns(vectors=vectors, labels=labels, ids=ids) if vectors or labels or ids else None,
             progress=progress,
         )
     if output is not None:

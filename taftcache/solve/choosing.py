@@ -93,13 +93,14 @@ def choose_ridge(
     hashes: NDArray[np.uint64] | None = None,
     groups: NDArray[np.uint64] | None = None,
     folds: int = 1,
-    note: Callable[[str], object] = str,
+    note: Callable[[str], object] = lambda _: None,
 ) -> RidgeChoice:
     """The largest λ of a grid that does about as well as the best, in loss and accuracy on unseen rows (``_best``).
 
     For the head under a quadratic loss, the errors are exact leave-one-out errors (``every_head``). If that would need
-    an eigendecomposition for each class and memory has no room for them, one row in five is set aside, and the others
-    are solved at one λ after another, from the largest down, until the loss has risen ``RISES`` times in succession.
+    an eigendecomposition for each class and 512 MiB do not hold them, or would be far dearer (``HeadSize.left_out``),
+    one row in five is set aside, and the others are solved at one λ after another, from the largest down, until the
+    loss has risen ``RISES`` times in succession.
 
     In all other problems one row in five is set aside too, and one run over the others gives every λ
     (``ridge_deltas``). If that does not fit, there is a short solve for each λ, again from the largest down until the

@@ -61,7 +61,8 @@ IN_ROWS = 1e-6  # tolerance of the solve in the space of the rows, far below the
 
 @dataclass(frozen=True)
 class RowInfluence:
-    """How each row moved one direction: ``change`` [N] is j·(Δw₋ₙ − Δw), what taking row n out adds to j·Δw.
+    """How each row moved one direction: ``change`` [N] is j·(Δw₋ₙ − Δw*), what taking row n out adds to j·Δw
+    at the optimum.
 
     ``method`` is one of ``METHODS``. "closed form" is exact up to ``residual``, a fraction of the largest change: what
     one more step of refinement moved, or what rounding may have taken if that is more. For others it is the relative

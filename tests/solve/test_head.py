@@ -166,7 +166,7 @@ def test_what_leaving_out_takes_is_counted_by_what_it_multiplies(monkeypatch, ro
             found = size._groups_out(3, sizes)
             path_of(posed).leave_groups_out(ridges, split)
         else:
-            found = size._by_own_rows(3, sizes, 40)
+            found = size._own_rows_out(3, sizes, 40)
             PathByOwnRows(posed).leave_groups_out(ridges, split)
     assert found == pytest.approx(counted.get_total_flops() / 2, rel=0.35)
 
@@ -395,10 +395,20 @@ def in_80_bits(of: Problem) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.law("Leave-one-out is solving without the row")
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="no 80-bit numbers")
 @pytest.mark.parametrize("ridge", [1e-4, 1e-6, 1e-8, 1e-10])
-@pytest.mark.parametrize(("way", "scale"), [("rows", 1.0), ("rows", 100.0), ("moments", 1.0), ("kernel", 1.0)])
-def test_what_copies_of_a_row_change_is_right_at_any_ridge_or_not_given(monkeypatch, way, scale, ridge):
+@pytest.mark.parametrize(
+    ("way", "scale", "alpha", "least"),  # and the least λ at which there are figures
+    [
+        ("rows", 1.0, 3**0.5, 0.0),
+        ("rows", 100.0, 3**0.5, 1e-6),
+        ("moments", 1.0, 3**0.5, 0.0),
+        ("moments", 1.0, 14.0, 1e-8),
+        ("moments", 1.0, 300.0, 1e-6),
+        ("kernel", 1.0, 3**0.5, 0.0),
+    ],
+)
+def test_what_copies_of_a_row_change_is_right_at_any_ridge_or_not_given(monkeypatch, way, scale, alpha, least, ridge):
     """What was divided by λ was 5.6 instead of 1e-8; and a distance of 3.3 was 0.9."""
-    posed = problem(D + 4 if way == "moments" else 14, 3**0.5)
+    posed = problem(D + 4 if way == "moments" else 14, alpha)
     rows = posed.operator.sources[0]
     tokens, labels = scale * rows.tokens, np.asarray(rows.labels).copy()
     tokens[[2, 4]], labels[2], labels[4] = tokens[[3, 5]], labels[3], (labels[5] + 1) % 3
@@ -410,7 +420,7 @@ def test_what_copies_of_a_row_change_is_right_at_any_ridge_or_not_given(monkeypa
         monkeypatch.setattr("taftcache.solve.leave_one_out.is_closed", lambda problem: False)
     objective = Objective(loss=posed.loss, ridge=ridge, train="head")
     distances, delta = moves(posed), solve_head(posed).value
-    (steps, unseen), lost = in_80_bits(posed), scale > 1 and ridge <= 1e-8
+    (steps, unseen), lost = in_80_bits(posed), ridge < least
     for x in (tokens[7, 0], np.random.default_rng(0).normal(size=D) * scale):
         direction = torch.zeros(3, D + 1, dtype=torch.float64)
         direction[1] = torch.tensor([*x, 1.0])

@@ -262,7 +262,7 @@ def test_vectors_are_classified_from_an_array_or_from_files(tmp_path, given):
     taftcache.import_vectors(x, [0, 1, 2] * 10, tmp_path / "store")
     taftcache.train(tmp_path / "store")
     for verb in (taftcache.predict, taftcache.find):
-        with pytest.raises(DataError, match=r"(?s)neither an array \[n, d\] nor .npy files.*x\[None\]"):
+        with pytest.raises(DataError, match=r"(?s)neither an array \[n, d\] nor files.*x\[None\]"):
             verb(tmp_path / "store", given)
     viewed, plain = (taftcache.predict(tmp_path / "store", rows, model="000") for rows in (memoryview(x), x))
     assert viewed == plain

@@ -296,7 +296,7 @@ def test_what_was_spent_on_the_same_rows_before_goes_with_the_component(store):
         said, (_, entry) = report.statements["components/000"], opened.ledger()
         assert report.spent["000"] > 1.2 * said["epsilon"]
         assert f"epsilon {epsilon_text(report.spent['000'])} in all" in said["tuning"] == entry["tuning"]
-        assert "only the budget holds, epsilon 8, and only for full batches" in said["tuning"]
+        assert "only the budget holds, epsilon 8 (of sampled-descent not even that is proven)" in said["tuning"]
         notes = taftcache.forget(opened, [opened.shard("000").sample_ids[0]]).notes
         assert any(said["tuning"] in note for note in notes)
     assert taftcache.audit(store).findings == []

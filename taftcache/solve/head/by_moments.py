@@ -163,7 +163,8 @@ class HeadAtMoments:
     def rounding(self) -> float:
         """As ``HeadAt.rounding``."""
         largest = self._moments.normal.diagonal().sum()
-        return float(torch.finfo(torch.float64).eps * largest / self._ridge)
+        own = max(1.0, HeadSize.of(self._problem).times)  # a class's own rows are a change of C so many times as large
+        return float(torch.finfo(torch.float64).eps * largest * own**2 / self._ridge)
 
     def _squares(self) -> Tensor:
         """‖A⁻¹x̃‖² for each row and each class asked for [N,A], or [N,1] if it is the same for all classes."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from taftcache.solve.head.path import PathByMoments, PathByRows
 from taftcache.solve.head.size import HeadSize
 from taftcache.tangent.rows import RowSource
 
-BLOCK = 4096  # rows whose labels are read at once
+BLOCK = 256  # rows whose labels are read at once
 
 
 def is_closed(problem: Problem) -> bool:
@@ -81,7 +82,7 @@ def groups_left_out(problem: Problem, ridges: Sequence[float], groups: NDArray[n
     if not is_closed(problem):
         return None
     size, (_, counts) = HeadSize.of(problem), np.unique(groups, return_counts=True)
-    asked = len(ridges), counts, largest_class(problem.operator.sources)
+    asked = len(ridges), counts, largest_class(problem.operator.sources) if size.extra else 0
     if size.left_out(*asked) is None:
         return None
     order = torch.from_numpy(np.argsort(groups, kind="stable")).to(problem.operator.device).split(counts.tolist())
@@ -91,5 +92,13 @@ def groups_left_out(problem: Problem, ridges: Sequence[float], groups: NDArray[n
 
 def largest_class(sources: Sequence[RowSource]) -> int:
     """How many rows the class with the most has; 0 if rows have values."""
-    labels = np.concatenate([block.labels for source in sources for block in source.blocks(BLOCK)])
+    labels = np.concatenate([part for source in sources for part in _labels(source)])
     return 0 if labels.dtype.kind == "f" else int(np.bincount(labels).max())
+
+
+def _labels(source: RowSource) -> Iterator[NDArray[Any]]:
+    """Its labels, without the rows' numbers if they are kept apart, as in a shard."""
+    if (whole := getattr(source, "labels", None)) is not None:
+        yield whole
+    else:
+        yield from (block.labels for block in source.blocks(BLOCK))

@@ -27,6 +27,7 @@ DECOMPOSED, BATCHED, READ = 30, 4, 100
 # Products that leaving each row or each group out may take, whatever a decomposition takes: half a minute, or some
 # seconds. Above, it may take so many times what a validation takes.
 ROWS_OUT, GROUPS_OUT, TIMES = 2**39, 2**37, 6
+MOST_TIMES = 1e5  # above, groups are not left out by own rows: ten of sixteen digits go
 FEW = 3  # times the rows of a class: if a row has as many numbers, one solve is cheaper from what they change
 
 
@@ -67,12 +68,24 @@ class HeadSize:
         return min(self.rows, self.numbers)
 
     @cached_property
+    def _diagonal(self) -> tuple[float, float]:
+        """The loss's D for a row's own class, and for the others."""
+        z, target = torch.zeros(1, self.classes, dtype=torch.float64, device="cpu"), self.target()
+        diagonal = self.loss.hessian(z, target, torch.ones_like(z))[0]
+        own = 0 if target.is_floating_point() else int(target)
+        return diagonal[own].item(), diagonal[own - 1].item()
+
+    @property
     def extra(self) -> float:
         """How much larger the loss's D is for a row's own class than for the others; 0 if all have the same."""
-        z, target = torch.zeros(1, self.classes, dtype=torch.float64, device="cpu"), self.target()
-        diagonal = self.loss.hessian(z, target, torch.ones_like(z))
-        own = 0 if target.is_floating_point() else int(target)
-        return (diagonal[0, own] - diagonal[0, own - 1]).item()
+        own, other = self._diagonal
+        return own - other
+
+    @property
+    def times(self) -> float:
+        """How many times as large it is."""
+        own, other = self._diagonal
+        return own / other
 
     @property
     def together(self) -> int:
@@ -149,7 +162,7 @@ class HeadSize:
         if groups is None:
             found, least = self._rows_out(tried), ROWS_OUT
         else:
-            found, least = min(self._groups_out(tried, groups), self._by_own_rows(tried, groups, largest)), GROUPS_OUT
+            found, least = min(self._groups_out(tried, groups), self._own_rows_out(tried, groups, largest)), GROUPS_OUT
             at_once = 2 * int(groups.max()) * self.numbers * self._matrices
             read = self.rows * (2 * self.numbers + (4 + tried) * self.classes)
             if not self.by_rows and 8 * (read + at_once) > GROUP_BYTES:
@@ -159,7 +172,7 @@ class HeadSize:
     def by_own_rows(self, tried: int, groups: NDArray[np.int64], largest: int) -> bool:
         """Whether groups are left out by what classes' own rows change in one matrix (``PathByOwnRows``), and not by a
         decomposition of each class's."""
-        return self._by_own_rows(tried, groups, largest) < self._groups_out(tried, groups)
+        return self._own_rows_out(tried, groups, largest) < self._groups_out(tried, groups)
 
     def _rows_out(self, tried: int) -> float:
         n = self.side
@@ -173,11 +186,13 @@ class HeadSize:
         turned = 0 if self.by_rows else self.rows * n * n
         return float(self._decomposed + self._matrices * (turned + tried * each.sum()))
 
-    def _by_own_rows(self, tried: int, groups: NDArray[np.int64], largest: int) -> float:
-        """inf if that is no way: all classes have the same D, rows are few, a class has more than numbers, or
-        GROUP_BYTES do not hold the classes' rows, each as many as the ``largest`` has, five times."""
+    def _own_rows_out(self, tried: int, groups: NDArray[np.int64], largest: int) -> float:
+        """inf if that is no way: all classes have the same D, rows are few, a class has more than numbers, GROUP_BYTES
+        do not hold the classes' rows, each as many as the ``largest`` has, five times, or so large a D of a row's own
+        class takes too many digits."""
         n, K, m, g = self.numbers, self.classes, largest, groups.astype(np.float64)
-        if not self.extra or self.by_rows or m > n or 5 * 8 * K * m * n > GROUP_BYTES:
+        room = 5 * 8 * K * m * n <= GROUP_BYTES
+        if not self.extra or self.by_rows or m > n or not room or self.times > MOST_TIMES:
             return inf
         each = g * (BATCHED * (g * m + g * g / 3) + 3 * READ * (m + g))
         own = self.rows * m * n + m * m * n + m**3

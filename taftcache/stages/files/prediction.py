@@ -42,7 +42,7 @@ from taftcache.model.calibration import FIRST, temperature_of
 from taftcache.model.component import no_model, read_base, read_component
 from taftcache.model.folder import check_only, is_model_folder, open_model
 from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights, warn_if_outdated
-from taftcache.names import counted, model_of, scaling_of
+from taftcache.names import counted, first_few, model_of, scaling_of
 from taftcache.recipe import Recipe
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.frozen import load_frozen, same_rows
@@ -423,8 +423,11 @@ def vectors_of(
     Each file is opened only when its turn comes.
     """
     if getattr(given, "ndim", 0) > 1:
+        if columns is not None:
+            raise ArgumentError("an array has no columns to name", got=f"columns = {columns!r}", do="leave them out")
         yield "at index {}".format, _checked(store, "what was given", np.asarray(to_numpy("the vectors", given)))
         return
+    known = set[str]()  # ids of earlier files
     for file in listed(_but_no_shard(given)):
         if not isinstance(file, str | Path):
             raise DataError(
@@ -443,7 +446,18 @@ def vectors_of(
             found = open_features(stack, file, columns or Columns(), None, labelled=False)
             if isinstance(found, FeatureFile):
                 raise DataError(f"{file} is the export of a store, not a file of vectors", do="import it")
-            yield numbered if found.numbered else found.ids.__getitem__, _checked(store, str(file), found.values)
+            rows = _checked(store, str(file), found.values)
+            if found.numbered:
+                yield numbered, rows
+                continue
+            if twice := known.intersection(found.ids):
+                raise DataError(
+                    f"{file} has ids that an earlier file has, too",
+                    got=first_few(sorted(twice)),
+                    do="give one at a time",
+                )
+            known.update(found.ids)
+            yield found.ids.__getitem__, rows
 
 
 def _mapped(file: Path) -> NDArray[Any]:

@@ -279,8 +279,8 @@ def _changes(
     ``direction`` [P]; and for each row what leaving it out adds to the logit, its shard, and its place there."""
     recipe, solver = setting.settings.recipe, setting.settings.recipe.solver
     objective = _objective(setting, part)
-    if part.rows == 1 and len(setting.parts) > 1:
-        share = setting.dropped(part)
+    share = setting.dropped(part) if part.rows == 1 else None
+    if share is not None or (part.rows == 1 and len(setting.parts) > 1):
         change = None if share is None else direction @ share.change.to(direction)
         alone = RowInfluence(torch.zeros(0) if change is None else change[None], CLOSED, 0.0, 0)
         return alone, [] if change is None else [(change.item(), part.shards[0], 0)]

@@ -106,7 +106,7 @@ def _left_out(settings: Settings, shards: Sequence[Shard], size: HeadSize, tried
     if groups is None:
         return size.left_out(tried)
     _, counts = np.unique(groups, return_counts=True)
-    return size.left_out(tried, counts, largest_class(shards))
+    return size.left_out(tried, counts, largest_class(shards) if size.extra else 0)
 
 
 def _row_cost(settings: Settings, shards: Sequence[Shard], head: bool) -> _RowCost:

@@ -157,7 +157,12 @@ def solve_component(
 
 
 def choice_of(
-    settings: Settings, sources: Sequence[Shard], mode: Train, *, beside: int = 0, note: Callable[[str], object] = str
+    settings: Settings,
+    sources: Sequence[Shard],
+    mode: Train,
+    *,
+    beside: int = 0,
+    note: Callable[[str], object] = lambda _: None,
 ) -> RidgeChoice | None:
     """λ as the rows of ``sources`` choose it, None where the settings name it.
 

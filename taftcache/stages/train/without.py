@@ -192,10 +192,14 @@ class ModelParts:
 
 
 def tolerance_for(component: Component, distance: float) -> float:
-    """The relative gradient at which the certified distance, which is proportional to it, falls to ``distance``; no
-    less than float64 can tell, since at a gradient of zero the whole distance is what rounding may hide."""
-    certificate = component.record.certified
-    return max(FINEST, certificate.relative_gradient * distance / certificate.distance_bound)
+    """The relative gradient at which the certified distance falls to ``distance``: in proportion, but where F itself
+    bounds it, which falls later. No less than float64 can tell, since at a gradient of zero the whole distance is what
+    rounding may hide."""
+    said = component.record.certified
+    steep = said.distance_bound
+    if said.objective_at_most is not None and said.gap_bound >= said.objective_at_most:
+        steep = max(steep, (said.gradient + said.rounding) / said.ridge)
+    return max(FINEST, said.relative_gradient * distance / steep)
 
 
 def bounds_of(part: ModelPart, without: Component) -> float:

@@ -90,7 +90,7 @@ def _from_npz(path: Path, columns: Columns, labelled: bool) -> Vectors:
     with zipfile.ZipFile(path) as archive:
         members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
         names = columns.within(members)
-        few = {name for name in (names.labels, names.ids, names.classes, NAMES) if name in members}
+        few = {name for name in _few(names, labelled) if name in members}
         packed = {names.vectors} if members.get(names.vectors, _STORED).compress_type != zipfile.ZIP_STORED else set()
         needed = sum(members[name].file_size for name in few | packed)
         check_expansion(path, needed, path.stat().st_size)
@@ -104,6 +104,11 @@ def _from_npz(path: Path, columns: Columns, labelled: bool) -> Vectors:
     values = arrays[names.vectors] if packed else mapped(path, _start(path, entry))
     labels, ids, splits = beside.labels(names), beside.ids(names), beside.splits()
     return Vectors.of(path, values, labels, ids, arrays.get(names.classes), splits)
+
+
+def _few(names: NamedColumns, labelled: bool) -> tuple[str, ...]:
+    """What is read besides the vectors; not ``labelled``, nothing about labels."""
+    return (names.ids, names.labels, names.classes, NAMES) if labelled else (names.ids,)
 
 
 _STORED = zipfile.ZipInfo()
@@ -132,7 +137,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None, labelled: 
             _needs(path, names.vectors, there)
             if columns.classes is not None:
                 raise DataError(f"{path} has no list of classes", got=columns.classes, do="leave its name out")
-            few = [name for name in {names.labels, names.ids, NAMES, SPLIT} if name in there]
+            few = [name for name in {*_few(names, labelled), SPLIT} - {names.classes} if name in there]
             batches = list(parquet_batches(path, file, few))
             arrays = {name: [v for b in batches for v in b[name].to_pylist()] for name in few}
             beside = _Beside(path, columns, arrays, there, labelled=labelled)
@@ -243,7 +248,7 @@ def vectors_of_hdf5(file: FeatureFile, columns: Columns, *, labelled: bool = Tru
     names = columns.within(file)
     _needs_vectors(file.path, columns, names, file)
     values = file.rows(names.vectors)
-    arrays = {name: file.column(name) for name in (names.labels, names.ids, names.classes, NAMES) if name in file}
+    arrays = {name: file.column(name) for name in _few(names, labelled) if name in file}
     if columns.classes is not None:
         _needs(file.path, columns.classes, arrays)
     beside = _Beside(file.path, columns, arrays, labelled=labelled)
