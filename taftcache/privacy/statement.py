@@ -207,7 +207,8 @@ def after(statement: Statement, spent: float, budget: float) -> Statement:
         return statement
     more = (
         f"these rows were trained on privately before, epsilon {epsilon_text(spent)} in all; if results decided on "
-        f"noise or on training again, only the budget holds, epsilon {epsilon_text(budget)} (of sampled-descent not even that is proven)"
+        f"noise or on training again, only the budget holds, epsilon {epsilon_text(budget)} (of sampled-descent not "
+        "even that is proven)"
     )
     return msgspec.structs.replace(statement, tuning=f"{statement.tuning}; {more}")
 

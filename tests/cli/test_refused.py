@@ -493,7 +493,7 @@ def test_an_interruption_is_json_too(cli, monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("taftcache.stages.files.verification.verify", stopped)
-    outcome = cli("verify", tmp_path, "--json")
+    outcome = cli("verify", tmp_path, "--repair", "--json")
     assert outcome.code == 130
     assert outcome.json["exit_code"] == 130
     assert outcome.json["fault"] in outcome.err
@@ -507,9 +507,10 @@ def test_an_interruption_of_a_command_that_only_reads_promises_nothing(cli, monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr("taftcache.cli._run", stopped)
-    outcome = cli("influence", tmp_path, "--json")
-    assert (outcome.code, outcome.err) == (130, "taftcache: interrupted\n")
-    assert outcome.json["fault"] == "interrupted"
+    for words in (["influence"], ["audit"], ["verify"], ["--wait", "1", "evaluate"]):
+        outcome = cli(*words, tmp_path, "--json")
+        assert (outcome.code, outcome.err) == (130, "taftcache: interrupted\n")
+        assert outcome.json["fault"] == "interrupted"
 
 
 GOLDEN = Path(__file__).parents[2] / "stores" / "golden"

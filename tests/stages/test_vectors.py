@@ -22,7 +22,15 @@ from taftcache.cache.columns import Columns
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.consent import recorded_recipe, refusal
-from taftcache.errors import BackboneError, CompositionError, DataError, IdentityError, RecipeError, StoreError
+from taftcache.errors import (
+    ArgumentError,
+    BackboneError,
+    CompositionError,
+    DataError,
+    IdentityError,
+    RecipeError,
+    StoreError,
+)
 from taftcache.model.component import read_base, read_component
 from taftcache.model.predictor import TangentModel
 from taftcache.recipe import apply_overrides, parse_recipe
@@ -120,6 +128,31 @@ def test_predict_reads_every_format_by_its_ids(made, tmp_path, form):
     np.savez(tmp_path / "few.npz", embedding=vectors()[:3])
     (again, *_) = taftcache.predict(made, [tmp_path / "few.npz"]).predictions
     assert (again.image, again.logits) == (f"{tmp_path / 'few.npz'}/00000000", by_position[0].logits)
+
+
+def test_an_id_in_two_files_is_refused(made, tmp_path):
+    """`find` gave the answers of the second file alone."""
+    files = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    for file in files:
+        np.savez(file, x=vectors()[:2], ids=IDS[:2])
+    for verb in (taftcache.predict, taftcache.find):
+        with pytest.raises(DataError, match=rf"b.npz has ids that an earlier file has, too(?s:.*){IDS[0]}"):
+            verb(made, files)
+    with pytest.raises(ArgumentError, match="an array has no columns to name"):
+        taftcache.predict(made, vectors(), columns=Columns(ids="who"))
+
+
+def test_labels_are_passed_over_unread(made, tmp_path):
+    """Labels with Python objects, and a column of other labels, stopped `predict`."""
+    np.savez(tmp_path / "objects.npz", x=vectors()[:2], ids=IDS[:2], y=np.array([None, 1], object), allow_pickle=True)
+    assert [p.image for p in taftcache.predict(made, [tmp_path / "objects.npz"]).predictions] == list(IDS[:2])
+    rows = [
+        ",".join(["species", "id", *(f"x{k}" for k in range(D))]),
+        ",".join(["wren", "a", *("1" for _ in range(D))]),
+    ]
+    (tmp_path / "new.csv").write_text("\n".join(rows))
+    words = ["predict", str(made), str(tmp_path / "new.csv"), "--labels", "species", "--json"]
+    assert [p["image"] for p in json.loads(CliRunner().invoke(app, words).stdout)["predictions"]] == ["a"]
 
 
 def test_names_of_columns_are_for_vectors_alone(made, photographed, tmp_path):

@@ -377,18 +377,20 @@ def test_a_copy_that_the_disk_has_no_room_for_is_not_begun(finished, tmp_path, m
             assert not (tmp_path / "copy").exists()
 
 
-@pytest.mark.parametrize("command", ["import", "convert"])
+@pytest.mark.parametrize("command", ["import", "import an export", "convert"])
 def test_an_import_or_a_conversion_that_the_disk_has_no_room_for_is_not_begun(
     command, finished, tmp_path, monkeypatch, capsys
 ):
     store = tmp_path / "store"
     np.savez(tmp_path / "rows.npz", features=np.eye(40, dtype=np.float32), labels=np.arange(40) % 2)
-    given = {"import": tmp_path / "rows.npz", "convert": finished}[command]
+    if command == "import an export":
+        taftcache.export(finished, tmp_path / "store.h5")
+    given = {"import": tmp_path / "rows.npz", "convert": finished}.get(command, tmp_path / "store.h5")
     words = [str(given), str(store), *(["--chunk-rows", "7"] if command == "convert" else [])]
     for free in (1, 1 << 40):
         monkeypatch.setattr(shutil, "disk_usage", lambda place, free=free: shutil._ntuple_diskusage(free, 0, free))
         with pytest.raises(SystemExit) as ended:
-            main([command, *words])
+            main([command.split()[0], *words])
         assert ended.value.code == (5 if free == 1 else 0)
         if free == 1:
             assert "too little space" in capsys.readouterr().err
