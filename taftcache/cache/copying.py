@@ -244,7 +244,8 @@ def convert(
         FormatError: chunks that are too large. StoreError: the target remembers requests that ``source`` does not know.
     """
     source.tombstone_file.check_owner()
-    if not FeatureStore.exists(target) and TombstoneFile(target).more_than(source.manifest.tombstones):
+    anew = not FeatureStore.exists(target)
+    if anew and TombstoneFile(target).more_than(source.manifest.tombstones):
         raise StoreError(
             f"cannot convert into {spelled(target)}: requests to forget are remembered there that {source.path} does "
             "not know",
@@ -258,7 +259,7 @@ def convert(
         forms[ref.name] = kept_as, rows
         sizes += layout.least_sizes([ref.rows], old.tokens_shape, kept_as, rows)
     said = {"identity": identity, "classes": source.classes, "plan": source.manifest.plan, "recipe": recipe}
-    if not FeatureStore.exists(target):
+    if anew:
         check_room(target, taken_bytes(target, sizes))
     with gone_on_with(target, said) as made:
         total, done = sum(ref.rows for ref in source.manifest.shards), 0

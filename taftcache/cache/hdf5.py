@@ -23,6 +23,7 @@ from taftcache.cache.format.digest import canonical, digest, too_deep
 from taftcache.cache.format.encoding import DTYPES, rows_dtype
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.read.verify import OnProgress
+from taftcache.cache.room import check_room, taken_bytes
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import OF_IMAGES, DataError, FormatError, StaleStore, StoreError, check_file
@@ -328,6 +329,13 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
             f"cannot import {file.path}: {counted(len(back), 'sample')} of it forgotten at {path}, and an export is"
             " imported as a whole",
             do="import it into a new folder, and forget them there",
+        )
+    if not FeatureStore.exists(path):
+        parts = [
+            (len(part.ids), part.tokens.shape[1:], part.stored_as, part.chunk_rows) for part in file.shards.values()
+        ]
+        check_room(
+            path, taken_bytes(path, [size for rows, *form in parts for size in layout.least_sizes([rows], *form)])
         )
     plan = {**file.plan, FROM_EXPORT: True}
     said = {"identity": file.identity, "classes": file.classes, "plan": plan, "recipe": file.recipe}

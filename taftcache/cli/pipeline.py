@@ -508,8 +508,8 @@ def predict(
     """Classify image files or vectors.
 
     Uses one of the store's models, an exported one, or a student. Probabilities need held-out rows, or a model that was
-    exported with them. Each vector goes by its id, where its file, or the table that
-    ``--labels`` names, has ids; labels are passed over.
+    exported with them. Each vector goes by its id, where its file, or the table that --labels names,
+    has ids; labels are passed over.
 
     Example: taftcache predict stores/quickstart digit.png
 

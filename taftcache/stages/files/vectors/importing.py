@@ -141,10 +141,6 @@ def import_(
                     do="import it alone",
                 )
             remember(recipe.store_path, recipe)
-            if not FeatureStore.exists(recipe.store_path):
-                parts = [(len(p.ids), p.tokens.shape[1:], p.stored_as, p.chunk_rows) for p in features.shards.values()]
-                sizes = [size for rows, *form in parts for size in least_sizes([rows], *form)]
-                check_room(recipe.store_path, taken_bytes(recipe.store_path, sizes))
             with progress.task("import", None) as task:
                 store = restore(features, recipe.store_path, noting(task, "rows"))
             with store:

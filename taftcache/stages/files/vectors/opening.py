@@ -249,7 +249,7 @@ def vectors_of_hdf5(file: FeatureFile, columns: Columns, *, labelled: bool = Tru
     _needs_vectors(file.path, columns, names, file)
     values = file.rows(names.vectors)
     arrays = {name: file.column(name) for name in _few(names, labelled) if name in file}
-    if columns.classes is not None:
+    if columns.classes is not None and labelled:
         _needs(file.path, columns.classes, arrays)
     beside = _Beside(file.path, columns, arrays, labelled=labelled)
     labels, ids, splits = beside.labels(names), beside.ids(names), beside.splits()
