@@ -331,12 +331,10 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
             do="import it into a new folder, and forget them there",
         )
     if not FeatureStore.exists(path):
-        parts = [
-            (len(part.ids), part.tokens.shape[1:], part.stored_as, part.chunk_rows) for part in file.shards.values()
-        ]
-        check_room(
-            path, taken_bytes(path, [size for rows, *form in parts for size in layout.least_sizes([rows], *form)])
-        )
+        sizes = list[int]()
+        for part in file.shards.values():
+            sizes += layout.least_sizes([len(part.ids)], part.tokens.shape[1:], part.stored_as, part.chunk_rows)
+        check_room(path, taken_bytes(path, sizes))
     plan = {**file.plan, FROM_EXPORT: True}
     said = {"identity": file.identity, "classes": file.classes, "plan": plan, "recipe": file.recipe}
     with gone_on_with(path, said) as store:
